@@ -143,6 +143,41 @@ void CheckWorkersMayUse(const cpu_set_t& all) {
   }
 }
 
+// A worker whose CPU is busy with others sits out, and is back when they are gone.
+void CheckRest(const cpu_set_t& all) {
+  if (CPU_COUNT(&all) < 2) return;
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &all)) ++cpu;
+  // Workers stay for as long as the process does.
+  WorkerPool& pool = *new WorkerPool({cpu}, 2, 50'000);
+  Check(pool.Reserve(2) == 2, "a worker");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 2; ++i) {
+    busy.emplace_back([&] {
+      cpu_set_t own;
+      CPU_ZERO(&own);
+      CPU_SET(cpu, &own);
+      sched_setaffinity(0, sizeof(own), &own);
+      while (!stop.load(std::memory_order_relaxed)) {
+      }
+    });
+  }
+  Task task{&pool, {}, kLength, 1 << 12, -1, false};
+  const auto until = [&](auto done, const char* what) {
+    for (int tries = 0; !done(); ++tries) {
+      Check(tries < 1000, what);
+      task.values.assign(kLength, 0);
+      Check(pool.Run({RunPiece, &task, &task}, 2) == 0, "status");
+    }
+  };
+  until([&] { return pool.counts().rests > 0; }, "nobody sat out");
+  stop.store(true);
+  for (std::thread& thread : busy) thread.join();
+  const int64_t helped = pool.counts().helped;
+  until([&] { return pool.counts().helped > helped + 10; }, "nobody came back");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -164,6 +199,7 @@ int main(int argc, char** argv) {
               static_cast<long long>(counts.sleeps), static_cast<long long>(counts.moved));
   CheckWorkersMayUse(all);
   Check(counts.helped > 0, "nobody helped");
+  CheckRest(all);
 
 #ifndef TVM_EDGE_NO_FORK
   pool.LockForFork();

@@ -202,11 +202,12 @@ ffi::Map<ffi::String, int64_t> Counts() {
     sum.sleeps += counts.sleeps;
     sum.waited += counts.waited;
     sum.moved += counts.moved;
+    sum.rests += counts.rests;
     workers += pool->workers();
   }
   return {{"launches", sum.launches}, {"alone", sum.alone},   {"helped", sum.helped},
           {"wakes", sum.wakes},       {"sleeps", sum.sleeps}, {"waited", sum.waited},
-          {"moved", sum.moved},       {"workers", workers}};
+          {"moved", sum.moved},       {"rests", sum.rests},   {"workers", workers}};
 }
 
 }  // namespace

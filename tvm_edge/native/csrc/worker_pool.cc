@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "futex.h"
+#include "interruptions.h"
 #include "site_times.h"
 #include "subnormals.h"
 
@@ -70,7 +71,8 @@ WorkerPool::WorkerPool(std::vector<int> cpus, int capacity, int64_t spin_ns)
 
 int WorkerPool::Run(const Work& work, int threads) {
   launches_.fetch_add(1, std::memory_order_relaxed);
-  threads = std::min({threads, kMostPieces, workers() + 1});
+  threads = std::min(
+      {threads, kMostPieces, workers() + 1 - resting_.load(std::memory_order_relaxed)});
   const int64_t expected = site_times().Expected(work.site);
   const int launching = launching_.fetch_add(1, std::memory_order_relaxed) + 1;
   const bool share = threads > 1 && !in_piece && expected >= kShareNs &&
@@ -225,7 +227,7 @@ WorkerPool::Stint WorkerPool::Help(int number) {
         const int done = RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
         const int64_t left = Now();
         slot.left.store(left, std::memory_order_relaxed);
-        stint = {left, (left - begin) / std::max(done, 1), slot.cpu};
+        stint = {begin, left, (left - begin) / std::max(done, 1), slot.cpu};
         const uint32_t before = slot.gate.fetch_sub(1, std::memory_order_acq_rel);
         if ((before & kJoined) == 1 && (before & kWaiting) != 0) FutexWake(&slot.gate, 1);
         helping_.fetch_sub(1, std::memory_order_relaxed);
@@ -244,10 +246,17 @@ void WorkerPool::WorkerLoop(int number) {
   int64_t patience = kMostWaitNs;  // until the first piece
   int64_t look_at = 0;             // when to look for others on this CPU
   int64_t look_ns = kLookNs;
+  Interruptions interruptions;
+  interruptions.Begin(since);
   for (;;) {
     const uint32_t seen = epoch_.load(std::memory_order_seq_cst);
     if (const Stint stint = Help(number); stint.left != 0) {
       since = stint.left;
+      if (const int64_t rest = interruptions.Rest(stint.begin, stint.left); rest != 0) {
+        SitOut(number, rest);
+        since = Now();
+        interruptions.Begin(since);
+      }
       until = since + spin_ns_;
       patience = std::min(kMostWaitNs, 2 * stint.piece_ns) + spin_ns_;
       if (since >= look_at) {
@@ -268,6 +277,7 @@ void WorkerPool::WorkerLoop(int number) {
       if (now > until) {
         Sleep(number, seen);
         since = Now();
+        interruptions.Begin(since);
         until = since + spin_ns_;
         break;
       }
@@ -357,6 +367,7 @@ void WorkerPool::RestartInChild() {
     worker.detour = {};
   }
   sleeping_.store(0);
+  resting_.store(0);
   launching_.store(0);
   helping_.store(0);
   for (Slot& slot : slots_) {
@@ -371,7 +382,8 @@ PoolCounts WorkerPool::counts() const {
   return {launches_.load(std::memory_order_relaxed), alone_.load(std::memory_order_relaxed),
           helped_.load(std::memory_order_relaxed),   wakes_.load(std::memory_order_relaxed),
           sleeps_.load(std::memory_order_relaxed),   waited_.load(std::memory_order_relaxed),
-          moved_.load(std::memory_order_relaxed)};
+          moved_.load(std::memory_order_relaxed),
+          rests_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace tvm_edge

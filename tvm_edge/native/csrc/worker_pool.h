@@ -32,6 +32,7 @@ struct PoolCounts {
   int64_t sleeps = 0;   // times that a worker went to sleep
   int64_t waited = 0;   // times that a launching thread slept until a worker had finished a piece
   int64_t moved = 0;    // times that a worker left a CPU that another thread of a launch was on
+  int64_t rests = 0;    // times that a worker sat out, as others had its CPU
 };
 
 /*! \brief Workers for launches of any number of threads at once. */
@@ -110,8 +111,9 @@ class WorkerPool {
     int32_t cpu = 0;  // of the launching thread
   };
 
-  /*! \brief What a worker did for a launch: when it left, or 0; what a piece took. */
+  /*! \brief What a worker did for a launch: when it began and left, or 0; what a piece took. */
   struct Stint {
+    int64_t begin = 0;
     int64_t left = 0;
     int64_t piece_ns = 0;
     int launching_cpu = -1;
@@ -133,6 +135,7 @@ class WorkerPool {
   static constexpr uint32_t kAwake = 0;
   static constexpr uint32_t kAsleep = 1;
   static constexpr uint32_t kWaking = 2;
+  static constexpr uint32_t kResting = 3;
 
   struct Start;
   static void* ThreadMain(void* start);
@@ -147,6 +150,7 @@ class WorkerPool {
   cpu_set_t CpusInUse(int but_of, int launching_cpu) const;
   void NoteBalance(bool uneven);
   void Sleep(int number, uint32_t seen);
+  void SitOut(int number, int64_t rest_ns);
   bool Crowded() const;
 
   const std::vector<int> cpus_;
@@ -160,6 +164,7 @@ class WorkerPool {
   // Counts launches: a worker that saw nothing to do waits until it changes.
   alignas(64) std::atomic<uint32_t> epoch_{0};
   alignas(64) std::atomic<int> sleeping_{0};
+  std::atomic<int> resting_{0};
   alignas(64) std::atomic<int> launching_{0};
   std::atomic<int> helping_{0};
   std::atomic<int> wanted_{0};     // workers that launches since the last ExpectLaunches wanted
@@ -173,6 +178,7 @@ class WorkerPool {
   std::atomic<int64_t> sleeps_{0};
   std::atomic<int64_t> waited_{0};
   std::atomic<int64_t> moved_{0};
+  std::atomic<int64_t> rests_{0};
 };
 
 }  // namespace tvm_edge

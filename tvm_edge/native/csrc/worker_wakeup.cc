@@ -1,5 +1,6 @@
 // Sleep of workers, and the CPUs on which they wake up.
 #include <sched.h>
+#include <time.h>
 
 #include "affinity.h"
 #include "futex.h"
@@ -26,8 +27,21 @@ void WorkerPool::Sleep(int number, uint32_t seen) {
   self.detour.End();
 }
 
+void WorkerPool::SitOut(int number, int64_t rest_ns) {
+  Worker& self = staff_[number];
+  rests_.fetch_add(1, std::memory_order_relaxed);
+  resting_.fetch_add(1, std::memory_order_relaxed);
+  self.state.store(kResting, std::memory_order_relaxed);
+  const timespec time{rest_ns / 1'000'000'000, rest_ns % 1'000'000'000};
+  nanosleep(&time, nullptr);
+  self.state.store(kAwake, std::memory_order_relaxed);
+  resting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 bool WorkerPool::Wake(int wanted, int launching_cpu) {
-  int missing = wanted - (workers() - sleeping_.load(std::memory_order_relaxed));
+  const int idle =
+      sleeping_.load(std::memory_order_relaxed) + resting_.load(std::memory_order_relaxed);
+  int missing = wanted - (workers() - idle);
   if (missing <= 0) return false;
   wakes_.fetch_add(1, std::memory_order_relaxed);
   cpu_set_t taken = CpusInUse(-1, launching_cpu);
