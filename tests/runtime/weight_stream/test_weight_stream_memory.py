@@ -109,7 +109,8 @@ def test_a_gpu_has_two_parts_in_memory(streamed: dict[str, Path], x: dict[str, n
         model.run(x)
     beside = 2 << 20  # activations
     assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) + beside
-    assert resident(streamed["opencl"]) == 0  # a part is read, not mapped
+    if opencl.device_info()["memory"] != "buffer":  # a driver copies from what is mapped
+        assert resident(streamed["opencl"]) == 0  # a part is read, not mapped
 
 
 def resident(path: Path) -> int:
