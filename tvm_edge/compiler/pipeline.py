@@ -12,6 +12,7 @@ models, recorded launches. Each runs the passes that it concerns once more on it
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import replace
 from typing import Any
@@ -269,6 +270,7 @@ def instructions_of(mod: tvm.IRModule, resolved: ResolvedTarget) -> tvm.IRModule
 
 def main() -> None:
     """Print the list, or what each pass does to a model for a target."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `head` has read enough
     if len(sys.argv) != 3:
         print(PIPELINE)
         return
