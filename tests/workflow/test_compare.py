@@ -14,7 +14,7 @@ from tests.marks import needs_opencl
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
 from tests.workflow import faults
 from tests.workflow.networks import network
-from tvm_edge import InputError, MissingDependencyError
+from tvm_edge import InputError, MissingDependencyError, Picture
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.workflow import compare, quantize
@@ -156,6 +156,16 @@ def test_a_dynamic_model_is_compared_at_its_inputs() -> None:
     data = random_input((3, *lengths[1:]))
     found = compare(model, "llvm", inputs={model.graph.input[0].name: data})
     assert found.within and all(output.same for output in found.outputs)
+
+
+def test_pictures_are_prepared_on_both_sides() -> None:
+    camera = Picture(size=(60, 80), color="BGR→RGB", resize="letterbox", std=255.0)
+    frame = np.random.default_rng(0).integers(0, 256, (1, 60, 80, 3), dtype="uint8")
+    how = {"tuning_logs": False, "preprocess": {"x": camera}}
+    found = compare(network(), "llvm", inputs={"x": frame}, **how)
+    assert found.reference.startswith("ONNX Runtime") and found.within and found.first is None
+    prepared = [node for node in found.nodes if node.node.startswith("x/preprocess/")]
+    assert any(node.error is not None for node in prepared)
 
 
 def test_needs_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
