@@ -31,7 +31,14 @@ from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.ops import DEQUANTIZE, QUANTIZE, dequantize, quantize, quantized_add
+from tvm_edge.ops import (
+    DEQUANTIZE,
+    QUANTIZE,
+    byte_table,
+    dequantize,
+    quantize,
+    quantized_add,
+)
 from tvm_edge.relay_passes.ir.expressions import (
     all_bindings,
     bindings_of,
@@ -48,6 +55,7 @@ from tvm_edge.relay_passes.quantize.accumulators import (
     in_lines,
     product_workload,
 )
+from tvm_edge.relay_passes.quantize.byte_functions import ByteFunctions
 from tvm_edge.relay_passes.quantize.encodings import (
     Encoding,
     encoding_of,
@@ -110,16 +118,21 @@ class _Form:
         The type of all 8-bit tensors between kernels.
     takes : callable
         Whether there is a kernel for a convolution.
+    tables : bool
+        Whether functions of one 8-bit number are tables.
     """
 
     stored: str
     takes: Callable[[ConvWorkload], bool]
+    tables: bool = False
 
 
 def _form(spec: DeviceSpec) -> _Form | None:
     if not spec.launches_grids:
         dot = DOT_PRODUCTS.get(spec.dot_product)
-        return None if dot is None else _Form(dot.image, lambda conv: image_block(conv) > 0)
+        if dot is None:
+            return None
+        return _Form(dot.image, lambda conv: image_block(conv) > 0, spec.byte_tables)
     if spec.on_cpu:  # its kernels are a CPU's, and its compilers have no such instruction
         return None
     return _Form(dot_product_of(spec).image, lambda conv: 0 not in conv.output)
@@ -144,8 +157,10 @@ class _Quantizer(PyExprMutator):
         super().__init__(mod)
         self._stored = form.stored
         self._takes = form.takes
+        self._tables = form.tables
         self._uses = count_uses(func)
         self._bound: dict[relax.Var, relax.Expr] = {}
+        self._functions = ByteFunctions(self._bound)
         self._accumulators: dict[relax.Var, Accumulator] = {}
         self._made: dict[relax.Expr, relax.Expr] = {}  # 8-bit tensors in the stored type
         self._forms: dict[tuple[relax.Expr, Encoding], relax.Expr] = {}
@@ -226,6 +241,8 @@ class _Quantizer(PyExprMutator):
         known = self._quantized(expr)
         if known is not None and known[1] == encoding:
             return known[0]
+        if (looked_up := self._looked_up(expr, encoding)) is not None:
+            return looked_up
         if known is None and self._uses.get(expr, 0) == 1:
             value = self._bound.get(expr)
             if expr in self._accumulators:
@@ -250,6 +267,14 @@ class _Quantizer(PyExprMutator):
         scale = relax.const(np.float32(encoding.scale), "float32")
         zero = relax.const(encoding.zero, "int32")
         return quantize(self.visit_expr(expr), scale, zero, encoding.dtype)
+
+    def _looked_up(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
+        """A function of one quantised tensor, as a table."""
+        argument = self._functions.argument(expr) if self._tables else None
+        known = None if argument is None else self._quantized(argument)
+        if known is None:
+            return None
+        return byte_table(known[0], self._functions.table(expr, encoding, self._stored))
 
     def _added(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
         """A sum of two quantised tensors, where nobody else reads it."""

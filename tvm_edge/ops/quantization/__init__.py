@@ -7,9 +7,11 @@ from tvm_edge.ops.flops import elementwise
 from tvm_edge.ops.products import matmul_flops
 from tvm_edge.ops.quantization import converters
 from tvm_edge.ops.quantization.linear import (
+    BYTE_TABLE,
     DEQUANTIZE,
     QUANTIZE,
     QUANTIZED_ADD,
+    byte_table,
     dequantize,
     quantize,
     quantized_add,
@@ -17,9 +19,11 @@ from tvm_edge.ops.quantization.linear import (
 from tvm_edge.ops.registry import register
 
 __all__ = [
+    "BYTE_TABLE",
     "DEQUANTIZE",
     "QUANTIZE",
     "QUANTIZED_ADD",
+    "byte_table",
     "dequantize",
     "quantize",
     "quantized_add",
