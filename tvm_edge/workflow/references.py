@@ -81,9 +81,10 @@ class Build:
     def _loaded(self, compiled: Any) -> Any:
         if self.remote is None:
             return compiled
-        own = {name: self.options.get(name) for name in ("num_threads", "cpus")}
+        threads, cpus = self.options.get("num_threads"), self.options.get("cpus")
         with temporary_folder("compared") as folder:
-            return load(compiled.export(folder / "model.tvme"), remote=self.remote, **own)
+            path = compiled.export(folder / "model.tvme")
+            return load(path, num_threads=threads, cpus=cpus, remote=self.remote)
 
     def of_parts(self) -> Build:
         """Return the build of parts of a model: their inputs have other names and their shapes.

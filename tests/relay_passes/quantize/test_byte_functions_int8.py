@@ -38,6 +38,7 @@ def test_an_activation_with_roundings_inside(name: str, dtype: str) -> None:
     model = graph.model()
     compiled = tvm_edge.compile(model, "llvm", tuning_logs=False)
     assert tables(compiled)
+    assert not [k.name for k in compiled.report.kernels if "dequantize" in k.name], "real numbers"
     assert_same_numbers(compiled, model, graph.values)
 
 
