@@ -17,6 +17,7 @@ from tvm_edge.ops import DEQUANTIZE, QUANTIZE
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 from tvm_edge.relay_passes.ir.workloads import INT8_TYPES
 from tvm_edge.relay_passes.quantize.encodings import Encoding, encoding_of
+from tvm_edge.relay_passes.quantize.quantized_constants import quantized_constant, real_constant
 
 __all__ = ["ByteFunctions"]
 
@@ -130,7 +131,7 @@ class ByteFunctions:
             return None if constant_of(data) is not None else var
         if not is_call(value, *_IN_FLOAT32, *_EXACT, _LEAKY):
             return None
-        tensors = [arg for arg in value.args if _scalar(arg) is None]
+        tensors = [arg for arg in value.args if _scalar(arg, self._bound) is None]
         found = {self._argument(arg) for arg in tensors}
         shapes = {static_shape(each.ty) for each in (*tensors, var)}
         if len(found) != 1 or len(shapes) != 1 or None in shapes:
@@ -146,7 +147,7 @@ class ByteFunctions:
         return True
 
     def _values(self, expr: relax.Expr, known: dict[relax.Var, np.ndarray]) -> np.ndarray:
-        constant = _scalar(expr)
+        constant = _scalar(expr, self._bound)
         if constant is not None:
             return constant
         if expr not in known:
@@ -192,14 +193,13 @@ def _quantized(real: np.ndarray, encoding: Encoding) -> np.ndarray:
     return np.rint(inside).astype("int32") + encoding.zero
 
 
-def _scalar(expr: relax.Expr) -> np.ndarray | None:
-    """One number, which is broadcast."""
-    if isinstance(expr, relax.Var):
-        return None
+def _scalar(expr: relax.Expr, bound: _Bound) -> np.ndarray | None:
+    """One number, which is broadcast; it may be stored in 8 bits."""
     value = getattr(expr, "value", None)
     if isinstance(value, int | float):
         return np.float32(value)
-    constant = constant_of(expr)
-    if constant is None or constant.size != 1 or constant.dtype != np.float32:
+    whole = quantized_constant(expr, bound)
+    constant = real_constant(expr, bound) if whole is None else whole.real
+    if constant is None or constant.size != 1:
         return None
     return np.float32(constant.item())

@@ -162,6 +162,7 @@ class Graph:
         inputs: dict[str, np.ndarray] = {}
         outputs: dict[str, str] = {}
         made: list[onnx.NodeProto] = []
+        taken: set[str] = set()
         for number, group in enumerate(groups):
             own = {name for index in group.nodes for name in self.nodes[index].output if name}
             renamed = {name: f"{number}:{name}" for name in own}
@@ -182,6 +183,9 @@ class Graph:
                         graph.input.append(_value_info(renamed[name], value, value.shape))
                         inputs[renamed[name]] = value
                 _rename(node, renamed)
+                if node.name in taken:  # what several groups need is in each of them
+                    node.name = f"{node.name}#{number}"
+                taken.add(node.name)
                 made.append(node)
             for name in group.ends:
                 outputs[name] = renamed[name]

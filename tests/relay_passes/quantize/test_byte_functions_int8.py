@@ -20,7 +20,9 @@ def tables(model: tvm_edge.CompiledModel) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-@pytest.mark.parametrize("name", ["hard swish", "silu", "leaky", "gelu", "elu", "power"])
+@pytest.mark.parametrize(
+    "name", ["hard swish", "by parts", "silu", "leaky", "gelu", "elu", "power"]
+)
 def test_an_activation_with_roundings_inside(name: str, dtype: str) -> None:
     graph = QuantizedGraph(dtype=dtype)
     data = graph.conv(graph.input(1, 24, 7, 9), (40, 24, 3, 3), name="conv", pads=[1] * 4)
@@ -29,6 +31,13 @@ def test_an_activation_with_roundings_inside(name: str, dtype: str) -> None:
     if name in ("hard swish", "silu"):
         gate = graph.op("Sigmoid" if name == "silu" else "HardSigmoid", x, name="gate")
         result = graph.op("Mul", x, graph.quantized(gate, 1 / 256, -128 if dtype == "int8" else 0))
+    elif name == "by parts":  # as PaddlePaddle exports it; the tool quantises constants as well
+        three = graph.real(graph.constant([255], "uint8"), 3 / 255, 0, "uint8")
+        low, high = graph.constant(0.0, "float32"), graph.constant(6.0, "float32")
+        sum_ = graph.quantized(graph.op("Add", x, three), 6 / 255, -128 if dtype == "int8" else 0)
+        gate = graph.op("Clip", sum_, low, high)
+        product = graph.quantized(graph.op("Mul", x, gate), 0.2, middle)
+        result = graph.op("Div", product, graph.constant(6.0, "float32"))
     elif name == "power":
         result = graph.op("Pow", x, graph.constant(2.0, "float32"))
     else:
