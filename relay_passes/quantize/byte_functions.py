@@ -19,11 +19,11 @@ from tvm_edge.relay_passes.ir.workloads import INT8_TYPES
 from tvm_edge.relay_passes.quantize.encodings import Encoding, encoding_of
 from tvm_edge.relay_passes.quantize.quantized_constants import quantized_constant, real_constant
 
-__all__ = ["ByteFunctions"]
+__all__ = ["ByteFunctions", "requantized"]
 
 _Bound = Mapping[relax.Var, relax.Expr]
 
-_BOUNDS = ("relax.clip", "relax.maximum", "relax.minimum", "relax.nn.relu")
+_BOUNDS = ("relax.clip", "relax.nn.relu")
 """Functions that are cheaper on 8-bit numbers as they are."""
 
 
@@ -82,15 +82,18 @@ class ByteFunctions:
         self._bound = bound
         self._arguments: dict[relax.Var, relax.Var | None] = {}
 
-    def argument(self, expr: relax.Expr) -> relax.Var | None:
-        """Return the DEQUANTIZE of the one 8-bit tensor that a real one is a function of.
+    def argument(self, expr: relax.Expr, encoding: Encoding) -> relax.Var | None:
+        """Return the DEQUANTIZE of the one 8-bit tensor that `expr`, quantised, is a function of.
 
-        ``None`` if there is none, or the function is a bound and nothing else.
+        ``None`` if there is none, or all that it does to the numbers is to bound them.
         """
         found = self._argument(expr)
-        return found if found is not None and self._calculates(expr, found) else None
+        if found is None:
+            return None
+        alike = self._encoding(found).stored_as(encoding.dtype) == encoding
+        return None if alike and self._is_bound(expr, found) else found
 
-    def table(self, expr: relax.Expr, encoding: Encoding, stored: str) -> np.ndarray:
+    def table(self, expr: relax.Expr, encoding: Encoding) -> np.ndarray:
         """Return `expr` quantised for each number of its argument, in the order of those.
 
         Parameters
@@ -98,16 +101,12 @@ class ByteFunctions:
         expr : relax.Expr
             It has an :meth:`argument`.
         encoding : Encoding
-            Of the result.
-        stored : {"int8", "uint8"}
-            The type that the argument is stored in.
+            Of the result; the argument is stored in the same type.
         """
-        limits = np.iinfo(stored)
-        numbers = np.arange(limits.min, limits.max + 1, dtype="int32")
         argument = self._argument(expr)
         assert argument is not None
         with np.errstate(all="ignore"):  # infinities and not-a-number are results, too
-            known = {argument: _real(numbers, self._encoding(argument).stored_as(stored))}
+            known = {argument: _all_numbers(self._encoding(argument).stored_as(encoding.dtype))}
             return _quantized(self._values(expr, known), encoding).astype(encoding.dtype)
 
     def _argument(self, expr: relax.Expr) -> relax.Var | None:
@@ -138,13 +137,12 @@ class ByteFunctions:
             return None
         return next(iter(found))
 
-    def _calculates(self, expr: relax.Expr, argument: relax.Var) -> bool:
+    def _is_bound(self, expr: relax.Expr, argument: relax.Var) -> bool:
+        """Return whether an expression is its argument but for bounds."""
         value = self._bound.get(expr)
-        if expr == argument or value is None:
+        if not is_call(value, *_BOUNDS):
             return False
-        if is_call(value, QUANTIZE, DEQUANTIZE, *_BOUNDS):
-            return self._calculates(value.args[0], argument)
-        return True
+        return value.args[0] == argument or self._is_bound(value.args[0], argument)
 
     def _values(self, expr: relax.Expr, known: dict[relax.Var, np.ndarray]) -> np.ndarray:
         constant = _scalar(expr, self._bound)
@@ -179,6 +177,16 @@ def _applied(call: relax.Call, operands: Sequence[np.ndarray]) -> np.ndarray:
     if name in _EXACT:
         return _EXACT[name](*(each.astype("float64") for each in operands))
     return _IN_FLOAT32[name](*operands)
+
+
+def requantized(own: Encoding, encoding: Encoding) -> np.ndarray:
+    """Return the table of a tensor that is quantised anew, by another scale."""
+    return _quantized(_all_numbers(own), encoding).astype(encoding.dtype)
+
+
+def _all_numbers(encoding: Encoding) -> np.ndarray:
+    limits = np.iinfo(encoding.dtype)
+    return _real(np.arange(limits.min, limits.max + 1, dtype="int32"), encoding)
 
 
 def _real(numbers: np.ndarray, encoding: Encoding) -> np.ndarray:

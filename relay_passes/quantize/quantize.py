@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import tvm
@@ -55,7 +56,7 @@ from tvm_edge.relay_passes.quantize.accumulators import (
     in_lines,
     product_workload,
 )
-from tvm_edge.relay_passes.quantize.byte_functions import ByteFunctions
+from tvm_edge.relay_passes.quantize.byte_functions import ByteFunctions, requantized
 from tvm_edge.relay_passes.quantize.encodings import (
     Encoding,
     encoding_of,
@@ -82,6 +83,7 @@ _VIEWS = tuple(
     for name in ("expand_dims", "flatten", "nn.batch_flatten", "permute_dims", "reshape", "squeeze")
 )
 _MOVES = (*_VIEWS, "relax.nn.max_pool2d", "relax.strided_slice")
+_RESIZE = "relax.image.resize2d"
 
 
 @tvm.transform.module_pass(opt_level=0, name="Quantize")
@@ -151,6 +153,12 @@ def _is_straight(func: relax.Function) -> bool:
     return len(func.body.blocks) == 1 and not any(isinstance(b.value, relax.If) for b in bindings)
 
 
+def _moves(value: relax.Expr | None) -> TypeGuard[relax.Call]:
+    """Return whether an operator moves or compares numbers and changes none."""
+    nearest = is_call(value, _RESIZE) and value.attrs.method == "nearest_neighbor"
+    return nearest or is_call(value, *_MOVES)
+
+
 @mutator
 class _Quantizer(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, func: relax.Function, form: _Form) -> None:
@@ -207,7 +215,7 @@ class _Quantizer(PyExprMutator):
     def _quantized(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
         """The tensor that a real one is the DEQUANTIZE of, in the stored type."""
         value = self._bound.get(expr)
-        if is_call(value, *_MOVES):
+        if _moves(value):
             inner = self._quantized(value.args[0])
             if inner is None:
                 return None
@@ -253,7 +261,7 @@ class _Quantizer(PyExprMutator):
             if is_call(value, "relax.clip"):
                 low, high = (float(arg.value) for arg in value.args[1:3])
                 return self._bounded(value.args[0], encoding, low, high)
-            if is_call(value, *_MOVES):
+            if _moves(value):
                 return self._applied(value, self._as(value.args[0], encoding))
             if is_call(value, "relax.concat") and (parts := self._parts(value)) is not None:
                 made = [self._as(part, encoding) for part in parts]
@@ -270,11 +278,16 @@ class _Quantizer(PyExprMutator):
 
     def _looked_up(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
         """A function of one quantised tensor, as a table."""
-        argument = self._functions.argument(expr) if self._tables else None
-        known = None if argument is None else self._quantized(argument)
-        if known is None:
+        if not self._tables:
             return None
-        return byte_table(known[0], self._functions.table(expr, encoding, self._stored))
+        known = self._quantized(expr)
+        if known is not None:
+            return byte_table(known[0], requantized(known[1], encoding))
+        argument = self._functions.argument(expr, encoding)
+        known = None if argument is None else self._quantized(argument)
+        return (
+            None if known is None else byte_table(known[0], self._functions.table(expr, encoding))
+        )
 
     def _added(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
         """A sum of two quantised tensors, where nobody else reads it."""

@@ -81,22 +81,37 @@ def test_every_number_of_any_shape(shape: tuple[int, ...]) -> None:
 
 
 def test_what_is_no_table() -> None:
-    """Bounds, which are cheaper as they are, and functions of two tensors."""
+    """Bounds of the numbers as they are, and functions of two tensors."""
     graph = QuantizedGraph()
-    one, other = graph.input(1, 16, 5, 5), graph.input(1, 16, 5, 5)
-    low, high = graph.constant(-0.4, "float32"), graph.constant(0.9, "float32")
-    graph.quantized(graph.op("Clip", one, low, high), 0.01, 60)
-    graph.quantized(graph.op("Relu", other), 0.03, 0)
+    one, other = (graph.input(1, 16, 5, 5, zero=100) for _ in range(2))
+    low, high = graph.constant(-2.0, "float32"), graph.constant(3.0, "float32")
+    graph.quantized(graph.op("Clip", one, low, high), 0.05, 100)
+    graph.quantized(graph.op("Relu", other), 0.05, 100)
     graph.quantized(graph.op("Mul", one, other), 0.1, 128)
     compiled = tvm_edge.compile(graph.model(), "llvm", tuning_logs=False)
     assert not tables(compiled)
     assert_same_numbers(compiled, graph.model(), graph.values)
 
 
+def test_numbers_of_another_scale() -> None:
+    graph = QuantizedGraph()
+    x = graph.input(1, 16, 5, 5, zero=100)
+    graph.quantized(graph.op("Relu", x), 0.03, 10)
+    nearest = {"mode": "nearest", "nearest_mode": "floor"}
+    nearest["coordinate_transformation_mode"] = "asymmetric"
+    scales = graph.constant([1, 1, 2, 2], "float32")
+    larger = graph.op("Resize", x, "", scales, name="larger", **nearest)
+    graph.quantized(graph.op("Concat", larger, larger, axis=1), 0.04, 90)
+    compiled = tvm_edge.compile(graph.model(), "llvm", tuning_logs=False)
+    assert len(tables(compiled)) >= 2
+    assert not [k.name for k in compiled.report.kernels if "dequantize" in k.name], "real numbers"
+    assert_same_numbers(compiled, graph.model(), graph.values)
+
+
 def test_a_cpu_without_the_instruction_calculates() -> None:
     graph = QuantizedGraph()
     data = graph.conv(graph.input(1, 16, 6, 6), (16, 16, 3, 3), name="conv")
-    graph.quantized(graph.op("Sigmoid", graph.quantized(data, 0.05)), 1 / 256, 0)
+    graph.quantized(graph.op("Sigmoid", graph.quantized(data, 0.05, 128)), 1 / 256, 0)
     report = tvm_edge.analyze(graph.model(), {"kind": "llvm", "mcpu": "cascadelake"})
     named = [kernel.name for kernel in report.kernels]
     assert named and not any("byte_table" in name for name in named)

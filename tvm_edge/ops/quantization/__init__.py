@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tvm_edge.ops.convolution import convolution_flops
-from tvm_edge.ops.flops import elementwise
+from tvm_edge.ops.flops import convolution_flops, elementwise
 from tvm_edge.ops.products import matmul_flops
 from tvm_edge.ops.quantization import converters
 from tvm_edge.ops.quantization.linear import (
