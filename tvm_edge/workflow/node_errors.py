@@ -136,6 +136,12 @@ class NodeErrors:
             for kernel in self._deployed.report.kernels
         ]
         members_of = joined(len(graph.nodes), shared, self._kernels)
+        # Of what became a table of bytes the last node alone has the kernel.
+        free = set(range(len(graph.nodes))) - set(self._kernels)
+        for members in members_of.values():
+            for number in graph.between(members, free):
+                self._kernels[number] = self._kernels[members[-1]]
+                members.append(number)
         # Nodes that were written out as others have no kernel by their own names.
         known = {operator.name for operator in self._deployed.report.operators}
         for number, node in enumerate(graph.nodes):

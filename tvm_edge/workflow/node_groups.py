@@ -116,6 +116,22 @@ class Graph:
                 leading.add(number)
         return [node.name for number, node in enumerate(self.nodes) if number not in leading]
 
+    def between(self, nodes: Collection[int], free: Collection[int]) -> set[int]:
+        """Return the `free` nodes on paths from one of some nodes to another."""
+        after, todo = set(), list(nodes)
+        while todo:
+            for name in self.nodes[todo.pop()].output:
+                found = {r for r in self._readers.get(name, ()) if r in free} - after
+                after |= found
+                todo += found
+        before, todo = set(), list(nodes)
+        while todo:
+            made = {self._producer.get(name, -1) for name in reads(self.nodes[todo.pop()])}
+            found = (made & after) - before
+            before |= found
+            todo += found
+        return before
+
     def closed(self, group: Group, known: Mapping[str, np.ndarray]) -> Group:
         """Add the nodes that compute what a group reads and is not known; its ends stay.
 
