@@ -214,7 +214,8 @@ _PARTS = {
 def main(arguments: Sequence[str]) -> None:
     """The command line."""
     parser = Parser("trained", __doc__)
-    parser.shared(part=Among(None, tuple(_PARTS)), json=None)
+    known = tuple(dict.fromkeys(name for part in _PARTS.values() for name in part.names))
+    parser.shared(networks=known, part=Among(None, tuple(_PARTS)), json=None)
     parser.shared(rounds=5, seconds=2.0, threads=2, pictures=300)
     parser.add_argument("--environment", type=Path, metavar="FOLDER", help="of the exporters")
     options = parser.parse_args(arguments)
@@ -227,7 +228,7 @@ def main(arguments: Sequence[str]) -> None:
             if options.part and part not in options.part:
                 continue
             found[part] = []
-            for name in table.names:
+            for name in filter(options.networks.__contains__, table.names):
                 found[part].append(table.measured(name, options, Path(base)))
                 print(json.dumps(found[part][-1])[:400], file=sys.stderr, flush=True)
             print(f"\n{table.lines(found[part])}", flush=True)

@@ -118,13 +118,15 @@ class Graph:
 
     def between(self, nodes: Collection[int], free: Collection[int]) -> set[int]:
         """Return the `free` nodes on paths from one of some nodes to another."""
-        after, todo = set(), list(nodes)
+        after: set[int] = set()
+        todo = list(nodes)
         while todo:
             for name in self.nodes[todo.pop()].output:
                 found = {r for r in self._readers.get(name, ()) if r in free} - after
                 after |= found
                 todo += found
-        before, todo = set(), list(nodes)
+        before: set[int] = set()
+        todo = list(nodes)
         while todo:
             made = {self._producer.get(name, -1) for name in reads(self.nodes[todo.pop()])}
             found = (made & after) - before
