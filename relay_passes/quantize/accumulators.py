@@ -18,7 +18,7 @@ from tvm_edge.relay_passes.quantize.quantized_constants import (
 )
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["Accumulator", "convolution", "in_lines", "product_workload"]
+__all__ = ["Accumulator", "convolution", "in_lines", "pixels", "product_workload"]
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,17 @@ def product_workload(shape: Sequence[int], columns: int) -> ConvWorkload:
     return ConvWorkload(
         1, reduction, 1, prod(rows), columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
     )
+
+
+def pixels(
+    data: relax.Expr, product: ConvWorkload, bind: Callable[[relax.Expr], relax.Expr]
+) -> relax.Expr:
+    """A matrix whose rows are the pixels of an image; `bind` makes a variable of a value."""
+    rows, channels = product.width, product.channels
+    data = relax.op.reshape(data, (rows, channels))
+    if rows > 1:
+        data = relax.op.permute_dims(data, [1, 0])
+    return bind(relax.op.reshape(data, (1, channels, 1, rows)))
 
 
 def in_lines(result: relax.Expr, shape: Sequence[int]) -> relax.Expr:

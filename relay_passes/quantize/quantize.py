@@ -20,8 +20,7 @@ float32's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -31,7 +30,14 @@ from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.ops import DEQUANTIZE, QUANTIZE, dequantize, quantize, quantized_add
+from tvm_edge.ops import (
+    DEQUANTIZE,
+    QUANTIZE,
+    byte_table,
+    dequantize,
+    quantize,
+    quantized_add,
+)
 from tvm_edge.relay_passes.ir.expressions import (
     all_bindings,
     bindings_of,
@@ -46,14 +52,17 @@ from tvm_edge.relay_passes.quantize.accumulators import (
     Accumulator,
     convolution,
     in_lines,
+    pixels,
     product_workload,
 )
+from tvm_edge.relay_passes.quantize.byte_functions import ByteFunctions, requantized
 from tvm_edge.relay_passes.quantize.encodings import (
     Encoding,
     encoding_of,
     moved,
     rounded,
 )
+from tvm_edge.relay_passes.quantize.forms import Form, form_of
 from tvm_edge.relay_passes.quantize.integer_products import (
     bytes_less_zero,
     integer_constant,
@@ -61,19 +70,10 @@ from tvm_edge.relay_passes.quantize.integer_products import (
     is_integer_sum,
     moved_zero,
 )
+from tvm_edge.relay_passes.quantize.moves import moves
 from tvm_edge.relay_passes.quantize.quantized_constants import QuantizedConstant, quantized_constant
-from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
-from tvm_edge.schedules.gpu.dot_products import dot_product_of
-from tvm_edge.schedules.int8 import image_block
 
 __all__ = ["Quantize", "is_quantized"]
-
-_VIEWS = tuple(
-    f"relax.{name}"
-    for name in ("expand_dims", "flatten", "nn.batch_flatten", "permute_dims", "reshape", "squeeze")
-)
-_MOVES = (*_VIEWS, "relax.nn.max_pool2d", "relax.strided_slice")
 
 
 @tvm.transform.module_pass(opt_level=0, name="Quantize")
@@ -90,7 +90,7 @@ class Quantize:
         self._spec = spec
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        form = _form(self._spec)
+        form = form_of(self._spec)
         if form is None or not is_quantized(mod):
             return mod
         mod = transform.CanonicalizeBindings()(mod)  # names of values lead to what they are
@@ -98,31 +98,6 @@ class Quantize:
             if isinstance(func, relax.Function) and _is_straight(func):
                 mod[gvar] = _Quantizer(mod, func, form).visit_expr(func)
         return mod
-
-
-@dataclass(frozen=True)
-class _Form:
-    """Number formats and convolutions of a device.
-
-    Attributes
-    ----------
-    stored : {"int8", "uint8"}
-        The type of all 8-bit tensors between kernels.
-    takes : callable
-        Whether there is a kernel for a convolution.
-    """
-
-    stored: str
-    takes: Callable[[ConvWorkload], bool]
-
-
-def _form(spec: DeviceSpec) -> _Form | None:
-    if not spec.launches_grids:
-        dot = DOT_PRODUCTS.get(spec.dot_product)
-        return None if dot is None else _Form(dot.image, lambda conv: image_block(conv) > 0)
-    if spec.on_cpu:  # its kernels are a CPU's, and its compilers have no such instruction
-        return None
-    return _Form(dot_product_of(spec).image, lambda conv: 0 not in conv.output)
 
 
 def is_quantized(mod: tvm.IRModule) -> bool:
@@ -140,12 +115,14 @@ def _is_straight(func: relax.Function) -> bool:
 
 @mutator
 class _Quantizer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, form: _Form) -> None:
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, form: Form) -> None:
         super().__init__(mod)
         self._stored = form.stored
         self._takes = form.takes
+        self._tables = form.tables
         self._uses = count_uses(func)
         self._bound: dict[relax.Var, relax.Expr] = {}
+        self._functions = ByteFunctions(self._bound)
         self._accumulators: dict[relax.Var, Accumulator] = {}
         self._made: dict[relax.Expr, relax.Expr] = {}  # 8-bit tensors in the stored type
         self._forms: dict[tuple[relax.Expr, Encoding], relax.Expr] = {}
@@ -192,7 +169,7 @@ class _Quantizer(PyExprMutator):
     def _quantized(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
         """The tensor that a real one is the DEQUANTIZE of, in the stored type."""
         value = self._bound.get(expr)
-        if is_call(value, *_MOVES):
+        if moves(value):
             inner = self._quantized(value.args[0])
             if inner is None:
                 return None
@@ -226,6 +203,8 @@ class _Quantizer(PyExprMutator):
         known = self._quantized(expr)
         if known is not None and known[1] == encoding:
             return known[0]
+        if (looked_up := self._looked_up(expr, encoding)) is not None:
+            return looked_up
         if known is None and self._uses.get(expr, 0) == 1:
             value = self._bound.get(expr)
             if expr in self._accumulators:
@@ -236,7 +215,7 @@ class _Quantizer(PyExprMutator):
             if is_call(value, "relax.clip"):
                 low, high = (float(arg.value) for arg in value.args[1:3])
                 return self._bounded(value.args[0], encoding, low, high)
-            if is_call(value, *_MOVES):
+            if moves(value):
                 return self._applied(value, self._as(value.args[0], encoding))
             if is_call(value, "relax.concat") and (parts := self._parts(value)) is not None:
                 made = [self._as(part, encoding) for part in parts]
@@ -250,6 +229,19 @@ class _Quantizer(PyExprMutator):
         scale = relax.const(np.float32(encoding.scale), "float32")
         zero = relax.const(encoding.zero, "int32")
         return quantize(self.visit_expr(expr), scale, zero, encoding.dtype)
+
+    def _looked_up(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
+        """A function of one quantised tensor, as a table."""
+        if not self._tables:
+            return None
+        known = self._quantized(expr)
+        if known is not None:
+            return byte_table(known[0], requantized(known[1], encoding))
+        argument = self._functions.argument(expr, encoding)
+        known = None if argument is None else self._quantized(argument)
+        return (
+            None if known is None else byte_table(known[0], self._functions.table(expr, encoding))
+        )
 
     def _added(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
         """A sum of two quantised tensors, where nobody else reads it."""
@@ -374,20 +366,12 @@ class _Quantizer(PyExprMutator):
         known = self._quantized(call.args[0])
         if known is None or len(shape) < 2 or not self._takes(workload):
             return None
-        data = self._pixels(known[0], workload)
+        data = pixels(known[0], workload, self._bind)
         filters = QuantizedConstant(
             *(part.T[..., None, None] for part in (weights.values, weights.scale, weights.zero))
         )
         finish = partial(in_lines, shape=whole)
         return self._located(convolution(data, known[1], workload, filters, finish), var)
-
-    def _pixels(self, data: relax.Expr, product: ConvWorkload) -> relax.Expr:
-        """A matrix whose rows are the pixels of an image."""
-        rows, channels = product.width, product.channels
-        data = relax.op.reshape(data, (rows, channels))
-        if rows > 1:
-            data = relax.op.permute_dims(data, [1, 0])
-        return self._bind(relax.op.reshape(data, (1, channels, 1, rows)))
 
     def _bind(self, value: relax.Expr) -> relax.Expr:
         return self._emit(self.builder_.normalize(value))
@@ -419,8 +403,8 @@ class _Quantizer(PyExprMutator):
         numbers = self._made[data]
         if not is_product:
             return integer_convolution(numbers, zero, workload, weights, self._takes, self._bind)
-        pixels, filters = self._pixels(numbers, workload), weights.T[..., None, None]
-        accumulators = integer_convolution(pixels, zero, workload, filters, self._takes, self._bind)
+        lines, filters = pixels(numbers, workload, self._bind), weights.T[..., None, None]
+        accumulators = integer_convolution(lines, zero, workload, filters, self._takes, self._bind)
         return None if accumulators is None else in_lines(accumulators, whole)
 
     def _biased(self, call: relax.Call) -> Accumulator | None:

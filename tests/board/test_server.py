@@ -16,6 +16,7 @@ from tests.rpc.support import free_port, tracker
 from tests.tuning.made import INPUTS, network
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, stores_below
+from tvm_edge.workflow import compare
 
 pytestmark = pytest.mark.board
 
@@ -57,6 +58,15 @@ def test_a_model_runs_there(place: str, tmp_path: Path, kind: str) -> None:
     for name, value in reference(model, {"data": image}).items():
         assert relative_error(found[name], value) < 1e-5
     assert devices == {"llvm", "opencl"}
+
+
+def test_a_comparison_runs_there(place: str) -> None:
+    with tvm_edge.connect(place, KEY, timeout=120) as board:
+        found = compare(conv_relu(), CPU, remote=board, tuning_logs=False)
+    assert found.within and found.first is None
+    assert all(output.same for output in found.outputs)
+    assert [node.node for node in found.nodes if node.alone is None] == []
+    assert found.nodes[-1].error is not None and found.nodes[-1].error < 1e-5
 
 
 def test_convolutions_are_tuned_there(place: str, tmp_path: Path) -> None:

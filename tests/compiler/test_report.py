@@ -187,6 +187,15 @@ def test_the_line_says_that_everything_left_the_device_by_cost(gpu: str) -> None
         assert "faster by cost (fallback='list' keeps them there)" in report.placement_line()
 
 
+def test_compile_says_that_nothing_runs_on_the_target(caplog: pytest.LogCaptureFixture) -> None:
+    tvm_edge.compile(_three_reductions(), "opencl", fallback=["Softmax"])
+    (said,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert said.getMessage().endswith(": nothing runs on opencl, all on the CPU")
+    caplog.clear()
+    tvm_edge.compile(_three_reductions(), "opencl", fallback=["second"])
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_bytes_that_depend_on_data_are_not_called_none(detector: onnx.ModelProto) -> None:
     report = tvm_edge.analyze(detector, "jetson-orin-nano", fallback=["NonMaxSuppression"])
     assert [bool(copy["bytes"]) for copy in report.copies] == [True, True, False]

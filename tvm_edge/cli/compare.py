@@ -76,6 +76,7 @@ _SHOWN = 40
 @click.option("--check", is_flag=True, help="Exit with 4 if an output is over the tolerance.")
 @options.compilation_options
 @options.precision_options
+@options.rpc_options
 @options.html_option
 @options.json_option
 def compare_command(
@@ -93,9 +94,13 @@ def compare_command(
     html: Path | None,
     as_json: bool,
     target: Any,
+    rpc_tracker: str | None,
+    rpc_key: str | None,
     **compilation: Any,
 ) -> None:
     """Compare MODEL (an ONNX file or zoo:NAME), compiled, with a reference, node by node.
+
+    What is compiled runs here, or on a board.
 
     Errors are relative to the largest value of a tensor. "alone" is that of a node by itself on the
     reference's inputs. A result inside of a kernel is nowhere in memory: its kernel's last node has
@@ -109,7 +114,11 @@ def compare_command(
         "parallel_fusion": options.parallel_fusion_of(reference_parallel_fusion),
     }
     inputs = loading.read_arrays(inputs_path) if inputs_path else None
-    with printing.progress(f"comparing {model}"), printing.plain_warnings():
+    with (
+        loading.connected(rpc_tracker, rpc_key) as remote,
+        printing.progress(f"comparing {model}"),
+        printing.plain_warnings(),
+    ):
         found = compare(
             model,
             target,
@@ -119,6 +128,7 @@ def compare_command(
             tolerance=tolerance,
             bisect_passes=bisect_passes,
             dump=dump,
+            remote=remote,
             **compilation,
         )
     if html:

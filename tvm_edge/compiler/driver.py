@@ -180,7 +180,11 @@ def compile(
         progress=progress,
     )
     check_options(options)
-    return _compiled(model, target, options)
+    compiled = _compiled(model, target, options)
+    if deserted := compiled.report.deserted_line():
+        # Who asked for a device should not have to look into the report to see that it is idle.
+        _LOG.warning("%s: %s", compiled.report.model, deserted)
+    return compiled
 
 
 def compile_with(

@@ -33,6 +33,7 @@ from tvm_edge.relay_passes.lower.hand_out_results import hand_out_results
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
 from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
+from tvm_edge.relay_passes.lower.mark_elementwise import MarkElementwise
 from tvm_edge.relay_passes.lower.number_kernels import number_kernels
 from tvm_edge.relay_passes.lower.own_lengths import own_lengths
 from tvm_edge.relay_passes.lower.plain_branches import PlainBranches
@@ -189,6 +190,7 @@ KERNELS = (
     on_module("lower", legalize_ops()),
     on_module("lower", SpreadVDevices()),
     on_module("lower", transform.AnnotateTIROpPattern()),
+    on_module("lower", MarkElementwise()),
     on_module("lower", transform.FoldConstant()),
     # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.
     on_module("lower", transform.RewriteDataflowReshape()),

@@ -74,6 +74,7 @@ def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 
         bandwidth_gbs=10.0 * cores,
         float16="avx512fp16" in features or "fullfp16" in features,
         dot_product=_dot_product(simd_bytes, features),
+        byte_tables=simd_bytes == 64 and "avx512vbmi" in features,
     )
 
 

@@ -87,6 +87,9 @@ class DeviceSpec:
         each lane of a vector (:mod:`tvm_edge.schedules.cpu.dot_products`); of a GPU one of
         ``dp4a`` (CUDA), ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
         :mod:`tvm_edge.schedules.gpu.dot_products`).
+    byte_tables : bool
+        Whether code looks up a vector of bytes in a table of 256 with a few instructions
+        (:mod:`tvm_edge.lowering.byte_tables`).
     """
 
     key: str
@@ -121,6 +124,7 @@ class DeviceSpec:
     dot_product: Literal[
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
     ] = ""
+    byte_tables: bool = False
 
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of `dtype_bytes` bytes in one vector register; at least 1."""

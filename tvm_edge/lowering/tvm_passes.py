@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.argument_checks import DropArgumentChecks
+from tvm_edge.lowering.byte_tables import ByteTables
 from tvm_edge.lowering.check_lengths import CheckElements, CheckNarrowed
 from tvm_edge.lowering.compact_buffers import CompactScheduled
 from tvm_edge.lowering.cpu_functions import ExpandFunctions
@@ -69,6 +70,7 @@ def lowering_passes(
         MergeLoops(),
         *loops,
         tirx.transform.VectorizeLoop(),
+        ByteTables(),
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),

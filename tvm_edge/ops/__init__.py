@@ -47,9 +47,11 @@ from tvm_edge.ops.detection import (
     yolo_decode,
 )
 from tvm_edge.ops.quantization import (
+    BYTE_TABLE,
     DEQUANTIZE,
     QUANTIZE,
     QUANTIZED_ADD,
+    byte_table,
     dequantize,
     quantize,
     quantized_add,
@@ -60,6 +62,7 @@ from tvm_edge.ops.sorting import SEGMENTED_ARGSORT, UNIQUE, segmented_argsort, u
 
 __all__ = [
     "BOX_NMS",
+    "BYTE_TABLE",
     "DEQUANTIZE",
     "EFFICIENT_NMS",
     "MULTIBOX_PRIOR",
@@ -76,6 +79,7 @@ __all__ = [
     "UNIQUE",
     "YOLO_DECODE",
     "box_nms",
+    "byte_table",
     "dequantize",
     "efficient_nms",
     "multibox_detection",

@@ -20,6 +20,7 @@ __all__ = [
     "Operation",
     "Shape",
     "UnknownShape",
+    "convolution_flops",
     "count",
     "elements",
     "elementwise",
@@ -105,3 +106,11 @@ def elementwise(operation: Operation) -> int:
 def per_element(operations: int) -> Formula:
     """Return a formula of so many operations per element of the first input."""
     return lambda operation: operations * elements(operation.inputs[0])
+
+
+def convolution_flops(weight: int) -> Formula:
+    """Return a formula for weights ``[M, C/group, *k]`` at a position of the operands.
+
+    Each element of the result sums over the weights of one of the M channels.
+    """
+    return lambda op: 2 * elements(op.outputs[0]) * math.prod(known(op.inputs[weight])[1:])

@@ -216,15 +216,21 @@ class Decisions:
         if shared:
             parts.append(f"{_number(shared, 'crossing')} in shared memory")
         line = ", ".join(parts)
-        if beside and len(counts) == 1:
-            kind = self.target.split()[0]
-            by_cost = any(p.reason.startswith("by cost") for p in placed)
-            advice = ", which is faster by cost (fallback='list' keeps them there)"
-            line += f"; nothing runs on {kind}, all on the CPU{advice if by_cost else ''}"
+        if deserted := self.deserted_line():
+            line += f"; {deserted}"
         elif beside:
             named = [f"{op_type} ×{count}" for op_type, count in beside.most_common(_NAMED)]
             line += f"; CPU: {', '.join(named)}{', …' if len(beside) > _NAMED else ''}"
         return line
+
+    def deserted_line(self) -> str:
+        """Say that nothing runs on the target, where the CPU beside it has every operator."""
+        placed = [p for p in self.placements if p.device]
+        if self.target.startswith("llvm") or {p.device for p in placed} != {"llvm"}:
+            return ""
+        by_cost = any(p.reason.startswith("by cost") for p in placed)
+        advice = ", which is faster by cost (fallback='list' keeps them there)" if by_cost else ""
+        return f"nothing runs on {self.target.split()[0]}, all on the CPU{advice}"
 
     def fusion_line(self) -> str:
         """One line, as ``2 groups of 5 kernels merged, 1 refused``."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvm_edge.compiler.pipeline import PIPELINE
-from tvm_edge.errors import TvmEdgeError
+from tvm_edge.errors import DeviceLost, MeasureTimeout, TvmEdgeError
 from tvm_edge.workflow.comparison import PassTrial, error_of
 from tvm_edge.workflow.references import Build
 
@@ -46,6 +46,8 @@ def try_passes(
             without = replace(build, without=(*build.without, name))
         try:
             error = trial_error(without, model, inputs, expected)
+        except (DeviceLost, MeasureTimeout):  # a board that is lost says no more
+            raise
         except TvmEdgeError:
             trials.append(PassTrial(name, None, False))
             continue
@@ -60,5 +62,5 @@ def trial_error(
     expected: Mapping[str, np.ndarray],
 ) -> float:
     """Compile and run a model; return the largest error of its outputs."""
-    found = build.compile(model).run(dict(inputs))
+    found = build.run(model, inputs)
     return max((error_of(found[name], value) for name, value in expected.items()), default=0.0)

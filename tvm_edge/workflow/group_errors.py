@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from tvm_edge.errors import TvmEdgeError
+from tvm_edge.errors import DeviceLost, MeasureTimeout, TvmEdgeError
 from tvm_edge.workflow.comparison import OutputBits, error_of
 from tvm_edge.workflow.node_groups import Group
 from tvm_edge.workflow.references import runtime_errors
@@ -25,6 +25,8 @@ def in_halves(
     refusals: tuple[type[Exception], ...] = (TvmEdgeError, *runtime_errors())
     try:
         return errors(groups)
+    except (DeviceLost, MeasureTimeout):  # a board that is lost says no more
+        raise
     except refusals as err:
         if len(groups) == 1:
             refused(groups[0], err)

@@ -116,6 +116,24 @@ class Graph:
                 leading.add(number)
         return [node.name for number, node in enumerate(self.nodes) if number not in leading]
 
+    def between(self, nodes: Collection[int], free: Collection[int]) -> set[int]:
+        """Return the `free` nodes on paths from one of some nodes to another."""
+        after: set[int] = set()
+        todo = list(nodes)
+        while todo:
+            for name in self.nodes[todo.pop()].output:
+                found = {r for r in self._readers.get(name, ()) if r in free} - after
+                after |= found
+                todo += found
+        before: set[int] = set()
+        todo = list(nodes)
+        while todo:
+            made = {self._producer.get(name, -1) for name in reads(self.nodes[todo.pop()])}
+            found = (made & after) - before
+            before |= found
+            todo += found
+        return before
+
     def closed(self, group: Group, known: Mapping[str, np.ndarray]) -> Group:
         """Add the nodes that compute what a group reads and is not known; its ends stay.
 
@@ -162,6 +180,7 @@ class Graph:
         inputs: dict[str, np.ndarray] = {}
         outputs: dict[str, str] = {}
         made: list[onnx.NodeProto] = []
+        taken: set[str] = set()
         for number, group in enumerate(groups):
             own = {name for index in group.nodes for name in self.nodes[index].output if name}
             renamed = {name: f"{number}:{name}" for name in own}
@@ -182,6 +201,9 @@ class Graph:
                         graph.input.append(_value_info(renamed[name], value, value.shape))
                         inputs[renamed[name]] = value
                 _rename(node, renamed)
+                if node.name in taken:  # what several groups need is in each of them
+                    node.name = f"{node.name}#{number}"
+                taken.add(node.name)
                 made.append(node)
             for name in group.ends:
                 outputs[name] = renamed[name]

@@ -12,7 +12,9 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.handing_out import KernelResult, compile_handing_out
 from tvm_edge.errors import InputError, InvalidModelError, one_line
 from tvm_edge.extras import require
+from tvm_edge.files import temporary_folder
 from tvm_edge.memory.plans import Plan
+from tvm_edge.runtime import load
 from tvm_edge.workflow.node_groups import Graph, Part, with_outputs
 
 if TYPE_CHECKING:
@@ -34,12 +36,12 @@ _PLAIN = ("ChooseLayouts", "BlockLayout", "FuseParallel")
 """Passes that a reference of ours goes without, beside Winograd's algorithm."""
 
 
-_OF_WHOLE_MODELS = ("input_shapes", "input_values", "memory_budget", "progress", "preprocess")
+_OF_WHOLE_MODELS = ("input_shapes", "input_values", "memory_budget", "progress")
 
 
 @dataclass(frozen=True)
 class Build:
-    """A way to compile a model.
+    """A way to compile a model, and where it runs.
 
     Attributes
     ----------
@@ -49,20 +51,40 @@ class Build:
     without : tuple of str
         Passes to leave out.
     winograd : bool
+    remote : tvm_edge.Remote or None
+        A board to run on in place of this machine.
     """
 
     target: Any
     options: Mapping[str, Any]
     without: tuple[str, ...] = ()
     winograd: bool = True
+    remote: Any = None
 
     def compile(self, model: Any) -> Any:
-        """Compile a model."""
-        return compile_with(model, self.target, {}, **self._all())
+        """Compile a model, and load it on the board."""
+        return self._loaded(compile_with(model, self.target, {}, **self._all()))
 
     def compile_handing_out(self, model: Any) -> tuple[Any, tuple[KernelResult, ...]]:
         """Compile a model with the results of its kernels as outputs."""
-        return compile_handing_out(model, self.target, **self._all())
+        compiled, results = compile_handing_out(model, self.target, **self._all())
+        return self._loaded(compiled), results
+
+    def run(self, model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Compile a model and run it once; nothing of it stays on the board."""
+        compiled = self.compile(model)
+        outputs: dict[str, np.ndarray] = compiled.run(dict(inputs))
+        if self.remote is not None:
+            compiled.close()
+        return outputs
+
+    def _loaded(self, compiled: Any) -> Any:
+        if self.remote is None:
+            return compiled
+        threads, cpus = self.options.get("num_threads"), self.options.get("cpus")
+        with temporary_folder("compared") as folder:
+            path = compiled.export(folder / "model.tvme")
+            return load(path, num_threads=threads, cpus=cpus, remote=self.remote)
 
     def of_parts(self) -> Build:
         """Return the build of parts of a model: their inputs have other names and their shapes.
@@ -103,7 +125,7 @@ class Reference:
     def run(self, part: Part) -> dict[str, np.ndarray]:
         """Compute a part of the model."""
         if self.build is not None:
-            return dict(self.build.of_parts().compile(part.model).run(part.inputs))
+            return self.build.of_parts().run(part.model, part.inputs)
         session = runtime_session(part.model)
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(names, part.inputs), strict=True))
@@ -146,7 +168,8 @@ def tensors_of(graph: Graph, inputs: Mapping[str, np.ndarray], reference: str | 
 def _said(build: Build) -> str:
     precision = build.options.get("precision", "float32")
     plain = " without layouts and Winograd's algorithm" if build.without == _PLAIN else ""
-    return f"{precision} {build.target}{plain}"
+    board = "" if build.remote is None else f" on board {build.remote.name}"
+    return f"{precision} {build.target}{plain}{board}"
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
@@ -200,11 +223,9 @@ def _by_build(
     found = {name: types[name] for name in _all_tensors(graph) if name in types}
     model = with_outputs(graph.proto, found, found)
     try:
-        compiled = build.compile(model)
+        return build.run(model, inputs)
     except InvalidModelError:  # of what operators of other domains return, nothing is known
-        compiled = build.compile(graph.proto)
-    outputs: dict[str, np.ndarray] = compiled.run(dict(inputs))
-    return outputs
+        return build.run(graph.proto, inputs)
 
 
 def _types(graph: Graph) -> dict[str, np.ndarray]:

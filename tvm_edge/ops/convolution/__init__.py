@@ -8,18 +8,8 @@ from tvm_edge.ops.convolution.conv2d import lower_conv2d
 from tvm_edge.ops.convolution.open_lengths import conv
 from tvm_edge.ops.convolution.transposed import conv_transpose
 from tvm_edge.ops.convolution.windows import col2im, deform_conv
-from tvm_edge.ops.flops import Formula, Operation, Shape, elements, known
+from tvm_edge.ops.flops import Operation, Shape, convolution_flops, elements, known
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
-
-__all__ = ["convolution_flops"]
-
-
-def convolution_flops(weight: int) -> Formula:
-    """Return a formula for weights ``[M, C/group, *k]`` at a position of the operands.
-
-    Each element of the result sums over the weights of one of the M channels.
-    """
-    return lambda op: 2 * elements(op.outputs[0]) * math.prod(known(op.inputs[weight])[1:])
 
 
 def _transposed_flops(op: Operation) -> int:

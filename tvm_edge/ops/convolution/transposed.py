@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.ops.elements import plain
 from tvm_edge.ops.movement.run_time_pads import pad_by
+from tvm_edge.ops.quantization.linear import DEQUANTIZE
 from tvm_edge.relay_passes.ir.expressions import (
     const,
     constant_of,
+    is_call,
     lengths_of,
     same_length,
     static_shape,
@@ -114,7 +117,7 @@ def _few_filters(
 
     ``None`` for others. A window has the taps of all phases, zeros where one has none.
     """
-    weights, shape = constant_of(inputs[1]), typical_shape(inputs[0].ty)
+    weights, shape = _known(bb, inputs[1]), typical_shape(inputs[0].ty)
     if weights is None or shape is None or len(shape) != 4 or not 0 < weights.shape[1] <= _FEW:
         return None
     if attrs.get("group", 1) != 1 or any(d != 1 for d in attrs.get("dilations", [])):
@@ -145,6 +148,21 @@ def _few_filters(
     if bias is None:
         return made
     return relax.op.add(made, relax.op.reshape(bias, [1, -1, 1, 1]))
+
+
+def _known(bb: relax.BlockBuilder, weights: relax.Expr) -> np.ndarray | None:
+    """Return weights that are constant, those of a quantised model as real numbers."""
+    call = bb.lookup_binding(weights) if isinstance(weights, relax.Var) else None
+    if not is_call(call, DEQUANTIZE):
+        return constant_of(weights)
+    numbers, scale, zero = map(constant_of, call.args)
+    if numbers is None or scale is None or zero is None:
+        return None
+    along = [1] * numbers.ndim
+    if scale.ndim:
+        along[int(call.attrs["axis"])] = -1
+    whole = numbers.astype("int32") - zero.reshape(along)
+    return whole.astype("float32") * scale.reshape(along)
 
 
 def _converted(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tvm import relax
 
 from tvm_edge.ops.converter import Attributes, operand, scalar, text
-from tvm_edge.ops.convolution import convolution_flops
-from tvm_edge.ops.flops import Operation, elements, known
+from tvm_edge.ops.flops import Operation, convolution_flops, elements, known
 from tvm_edge.ops.onnxruntime.layouts import channels_first, channels_last
 from tvm_edge.ops.onnxruntime.standard import activated, standard
 from tvm_edge.ops.pooling import pool_flops

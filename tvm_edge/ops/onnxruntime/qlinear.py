@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 
 from tvm_edge.ops.converter import Attributes, Converter, operand
-from tvm_edge.ops.convolution import convolution_flops
+from tvm_edge.ops.flops import convolution_flops
 from tvm_edge.ops.onnxruntime.layouts import in_either_layout
 from tvm_edge.ops.onnxruntime.standard import standard
 from tvm_edge.ops.quantization.converters import (

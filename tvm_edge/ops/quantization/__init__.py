@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tvm_edge.ops.convolution import convolution_flops
-from tvm_edge.ops.flops import elementwise
+from tvm_edge.ops.flops import convolution_flops, elementwise
 from tvm_edge.ops.products import matmul_flops
 from tvm_edge.ops.quantization import converters
 from tvm_edge.ops.quantization.linear import (
+    BYTE_TABLE,
     DEQUANTIZE,
     QUANTIZE,
     QUANTIZED_ADD,
+    byte_table,
     dequantize,
     quantize,
     quantized_add,
@@ -17,9 +18,11 @@ from tvm_edge.ops.quantization.linear import (
 from tvm_edge.ops.registry import register
 
 __all__ = [
+    "BYTE_TABLE",
     "DEQUANTIZE",
     "QUANTIZE",
     "QUANTIZED_ADD",
+    "byte_table",
     "dequantize",
     "quantize",
     "quantized_add",

@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_edge.relay_passes.ir.expressions import constant_of
+from tvm_edge.relay_passes.ir.expressions import const, constant_of
 
-__all__ = ["legalize_dequantize", "legalize_quantize", "legalize_quantized_add", "rounded"]
+__all__ = [
+    "ELEMENTWISE",
+    "legalize_byte_table",
+    "legalize_dequantize",
+    "legalize_quantize",
+    "legalize_quantized_add",
+    "rounded",
+]
+
+ELEMENTWISE = "tvm_edge.elementwise"
+"""Attribute of kernels that are element-wise, and that TVM takes for something else."""
 
 _Element = Callable[[tuple[tirx.Expr, ...]], tirx.Expr]
 
@@ -66,6 +76,22 @@ def legalize_quantized_add(builder: relax.BlockBuilder, call: relax.Call) -> rel
         return te.compute(a.shape, element, name="added")
 
     return builder.call_te(added, *call.args, primfunc_name_hint="quantized_add")
+
+
+def legalize_byte_table(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Make the kernel of :func:`tvm_edge.ops.byte_table`."""
+    numbers = np.frombuffer(bytes.fromhex(str(call.attrs["table"])), "uint8")
+
+    def looked_up(x: te.Tensor, table: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: table[tirx.Cast("int32", x(*i))], name="looked_up")
+
+    return builder.call_te(
+        looked_up,
+        call.args[0],
+        const(numbers, "uint8"),
+        primfunc_name_hint="byte_table",
+        primfunc_attrs={ELEMENTWISE: True},
+    )
 
 
 def rounded(value: tirx.Expr, zero: tirx.Expr, dtype: str) -> tirx.Expr:

@@ -6,22 +6,34 @@ TVM's operators of these names take zero points of int8 and float16 only.
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax
 
 from tvm_edge.ops import registry
 from tvm_edge.ops.flops import elementwise
 from tvm_edge.ops.quantization.kernels import (
+    legalize_byte_table,
     legalize_dequantize,
     legalize_quantize,
     legalize_quantized_add,
 )
 from tvm_edge.ops.registry import PERFORMS, register
 
-__all__ = ["DEQUANTIZE", "QUANTIZE", "QUANTIZED_ADD", "dequantize", "quantize", "quantized_add"]
+__all__ = [
+    "BYTE_TABLE",
+    "DEQUANTIZE",
+    "QUANTIZE",
+    "QUANTIZED_ADD",
+    "byte_table",
+    "dequantize",
+    "quantize",
+    "quantized_add",
+]
 
 QUANTIZE = "tvm_edge.quantize"
 DEQUANTIZE = "tvm_edge.dequantize"
 QUANTIZED_ADD = "tvm_edge.quantized_add"
+BYTE_TABLE = "tvm_edge.byte_table"
 
 
 def quantize(
@@ -84,6 +96,20 @@ def quantized_add(
     return registry.call(QUANTIZED_ADD, [a, b], dtype=dtype, **attrs)
 
 
+def byte_table(data: relax.Expr, table: np.ndarray) -> relax.Call:
+    """Look each number up in a table.
+
+    Parameters
+    ----------
+    data : relax.Expr
+        Uint8, any shape.
+    table : numpy.ndarray
+        256 numbers of uint8.
+    """
+    # Not an operand: to passes over channel blocks a vector is one number for each channel.
+    return registry.call(BYTE_TABLE, [data], table=table.tobytes().hex(), dtype="uint8")
+
+
 def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     data = call.args[0].ty
     dtype = str(call.attrs["dtype"])
@@ -94,9 +120,10 @@ def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
 
 register(QUANTIZE, legalize=legalize_quantize, blocks="unary")
 register(DEQUANTIZE, legalize=legalize_dequantize, blocks="unary")
+register(BYTE_TABLE, legalize=legalize_byte_table, blocks="unary")
 register(QUANTIZED_ADD, legalize=legalize_quantized_add, blocks="binary")
 register(
-    *(QUANTIZE, DEQUANTIZE, QUANTIZED_ADD),
+    *(QUANTIZE, DEQUANTIZE, QUANTIZED_ADD, BYTE_TABLE),
     infer_type=_infer_type,
     gpu=PERFORMS,
     flops=elementwise,
