@@ -13,13 +13,8 @@ from tvm_edge.ops import registry
 from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import Fitness, register
 from tvm_edge.relay_passes.ir.expressions import constant_of
-from tvm_edge.schedules.cpu.recurrence import (
-    Activation,
-    Recurrence,
-    parts_of,
-    recurrence,
-    tile_width,
-)
+from tvm_edge.schedules.cpu.recurrence import recurrence
+from tvm_edge.schedules.cpu.recurrent_cell import Activation, Part, Recurrence, parts_of
 
 __all__ = ["RECURRENCE", "recurrent_layer"]
 
@@ -111,36 +106,36 @@ def _lower(site: KernelSite, call: relax.Call) -> relax.Expr:
         dtype=dtype,
     )
     products, weights, *rest = call.args
-    packed = _packed(site, weights, parts_of(layer), tile_width(site.spec))
+    packed = [_packed(site, weights, part) for part in parts_of(layer, site.spec)]
     count = int(batch) if isinstance(batch, tirx.IntImm) else None
     kernel = recurrence(layer, count, site.spec)
     types = [site.tensor(field.shape, dtype) for field in call.ty.fields]
-    return relax.Tuple(site.call(kernel.func, "recurrence", [products, packed, *rest], types))
+    operands = [products, *packed, *rest]
+    return relax.Tuple(site.call(kernel.func, "recurrence", operands, types))
 
 
-def _packed(site: KernelSite, weights: relax.Expr, columns: Sequence[int], tile: int) -> relax.Expr:
-    """Lay out recurrent weights as the kernel reads them, ``(directions, tiles, hidden, tile)``."""
+def _packed(site: KernelSite, weights: relax.Expr, part: Part) -> relax.Expr:
+    """Lay a part of the recurrent weights out as the kernel reads them.
+
+    Returns ``(directions, tiles, hidden, gates · units)``.
+    """
     directions, _, hidden = (int(length) for length in weights.ty.shape)
+    first, count = part.gates[0], len(part.gates)
+    begin, end = first * hidden, (first + count) * hidden
+    more = part.tiles * part.units - hidden
+    split = (directions, count, part.tiles, part.units, hidden)
+    order, whole = (0, 2, 4, 1, 3), (directions, part.tiles, hidden, count * part.units)
     known = constant_of(weights)
     if known is not None:
-        parts = np.split(known.transpose(0, 2, 1), np.cumsum(columns)[:-1], axis=2)
-        tiles = [
-            np.pad(part, ((0, 0), (0, 0), (0, -part.shape[2] % tile)))
-            .reshape(directions, hidden, -1, tile)
-            .transpose(0, 2, 1, 3)
-            for part in parts
-        ]
-        return relax.const(np.ascontiguousarray(np.concatenate(tiles, 1)), str(known.dtype))
-    turned = site.emit(relax.op.permute_dims(weights, [0, 2, 1]))
-    made, start = [], 0
-    for length in columns:
-        end = start + length
-        part = site.emit(relax.op.strided_slice(turned, [2], [start], [end]))
-        part = site.emit(relax.op.nn.pad(part, [0, 0, 0, 0, 0, -length % tile]))
-        part = site.reshape(part, (directions, hidden, -(-length // tile), tile))
-        made.append(site.emit(relax.op.permute_dims(part, [0, 2, 1, 3])))
-        start = end
-    return site.emit(relax.op.concat(made, 1))
+        own = known[:, begin:end].reshape(directions, count, hidden, hidden)
+        own = np.pad(own, ((0, 0), (0, 0), (0, more), (0, 0)))
+        packed = own.reshape(split).transpose(order).reshape(whole)
+        return relax.const(np.ascontiguousarray(packed), str(known.dtype))
+    value = site.emit(relax.op.strided_slice(weights, [1], [begin], [end]))
+    value = site.reshape(value, (directions, count, hidden, hidden))
+    value = site.emit(relax.op.nn.pad(value, [0, 0, 0, 0, 0, more, 0, 0]))
+    value = site.emit(relax.op.permute_dims(site.reshape(value, split), list(order)))
+    return site.reshape(value, whole)
 
 
 def _activation(name: str, alpha: float, beta: float, dtype: str) -> Activation:
