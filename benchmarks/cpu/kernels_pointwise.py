@@ -159,15 +159,21 @@ def _transpose(shape: Sequence[int], perm: Sequence[int]) -> onnx.ModelProto:
     return model([("Transpose", ["x"], ["y"], {"perm": perm})], {"x": shape})
 
 
-def _recurrent(op: str, steps: int, features: int, hidden: int) -> onnx.ModelProto:
+def _recurrent(
+    op: str, steps: int, features: int, hidden: int, batch: int = 1, directions: int = 1
+) -> onnx.ModelProto:
     gates = {"LSTM": 4, "GRU": 3}[op]
-    attributes = {"hidden_size": hidden, **({"linear_before_reset": 1} if op == "GRU" else {})}
-    weights = {
-        "w": uniform(1, gates * hidden, features),
-        "r": uniform(1, gates * hidden, hidden),
-        "b": uniform(1, 2 * gates * hidden),
+    attributes = {
+        "hidden_size": hidden,
+        "direction": "bidirectional" if directions == 2 else "forward",
+        **({"linear_before_reset": 1} if op == "GRU" else {}),
     }
-    inputs = {"x": (steps, 1, features)}
+    weights = {
+        "w": uniform(directions, gates * hidden, features),
+        "r": uniform(directions, gates * hidden, hidden),
+        "b": uniform(directions, 2 * gates * hidden),
+    }
+    inputs = {"x": (steps, batch, features)}
     return model([(op, ["x", "w", "r", "b"], ["y"], attributes)], inputs, weights)
 
 
@@ -224,6 +230,9 @@ def _cases() -> Mapping[str, Case]:
     ):
         name = f"{op} {steps} steps {features} to {hidden}"
         cases[name] = partial(_recurrent, op, steps, features, hidden)
+    cases["LSTM 25 steps 256 to 256 both ways"] = partial(_recurrent, "LSTM", 25, 256, 256, 1, 2)
+    cases["LSTM 20 steps 16x128 to 128"] = partial(_recurrent, "LSTM", 20, 128, 128, 16)
+    cases["GRU 50 steps 4x64 to 128"] = partial(_recurrent, "GRU", 50, 64, 128, 4)
     return cases
 
 

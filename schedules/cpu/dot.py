@@ -21,7 +21,7 @@ from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, peel_remainder
 from tvm_edge.schedules.stages import fuse
 
-__all__ = ["factor_lanes", "schedule_dot", "vectorize_lanes"]
+__all__ = ["schedule_dot"]
 
 # Outputs a core works on at once. Each has its own partial results and its own stream of memory.
 # Four hide the latency of an addition; eight streams fall behind the prefetcher (143 against
@@ -29,7 +29,7 @@ __all__ = ["factor_lanes", "schedule_dot", "vectorize_lanes"]
 _OUTPUTS = 4
 
 
-def factor_lanes(
+def _factor_lanes(
     sch: Schedule, block: SBlockRV, spec: DeviceSpec, *, exact: bool
 ) -> SBlockRV | None:
     """Split off partial results, one for each lane, into a block of their own.
@@ -64,17 +64,6 @@ def factor_lanes(
     return sch.rfactor(lane, 0)
 
 
-def vectorize_lanes(sch: Schedule, partial: SBlockRV) -> None:
-    """Vectorise partial results moved below a loop, keep them in registers.
-
-    Splits the initialisation off, after which TVM moves no producer of the block any more.
-    """
-    kinds = [v.iter_type for v in sch.get(partial).iter_vars]
-    lane, *own = sch.get_loops(partial)[-len(kinds) :]
-    outputs = kinds.index(tirx.IterVar.CommReduce) - 1
-    _in_registers(sch, partial, own[outputs:], own[:outputs], lane)
-
-
 def _in_registers(
     sch: Schedule,
     partial: SBlockRV,
@@ -97,7 +86,7 @@ def schedule_dot(
 ) -> bool:
     """Schedule a reduction along the contiguous axis; ``False`` if it is none."""
     sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
-    partial = factor_lanes(sch, block, spec, exact=not can_peel(sch, sch.get_loops(block)[-1]))
+    partial = _factor_lanes(sch, block, spec, exact=not can_peel(sch, sch.get_loops(block)[-1]))
     if partial is None:
         return False
     rank = len(sch.get_loops(block)) - 1  # its other loop is the one over lanes

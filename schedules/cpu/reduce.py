@@ -1,14 +1,12 @@
-"""Reductions that are neither products nor windows: means, norms, softmax, arg-maxima."""
+"""Reductions that are neither products nor windows: means, norms, arg-maxima."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from math import prod
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
+from tvm.s_tir.dlight.analysis import get_sblock_info
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
@@ -16,7 +14,6 @@ from tvm_edge.schedules.accesses import branch_conditions, trailing_contiguous
 from tvm_edge.schedules.analysis import (
     accepts,
     count_reductions,
-    divisors,
     extent,
     inline_spatial,
     is_plain,
@@ -24,7 +21,7 @@ from tvm_edge.schedules.analysis import (
     root_blocks,
 )
 from tvm_edge.schedules.base import ScheduleRule
-from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lanes
+from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -32,15 +29,11 @@ from tvm_edge.schedules.cpu.loops import (
     schedule_spatial,
     split_vectors,
     vector_length,
-    vectorize_rows,
 )
 from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
 from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
-from tvm_edge.schedules.typical import typical
 
 __all__ = ["Reduce", "schedule_reduction"]
-
-Finish = Callable[[SBlockRV], None]
 
 
 class Reduce(ScheduleRule):
@@ -54,11 +47,7 @@ class Reduce(ScheduleRule):
             return None
         sch = open_schedule(func)
         inline_spatial(sch)
-        blocks = [get_sblock_info(sch, block) for block in root_blocks(sch)]
-        if _is_row_chain(sch, blocks, spec):
-            _schedule_rows(sch, blocks, spec)
-            return sch
-        for block in blocks:
+        for block in [get_sblock_info(sch, block) for block in root_blocks(sch)]:
             if not is_plain(sch, block.block_rv):
                 continue  # taken in by the reduction before it
             if block.is_injective():
@@ -153,65 +142,3 @@ def _vectorize_last(sch: Schedule, block: SBlockRV, lanes: int) -> None:
         accepts(sch.parallel, fuse(sch, outer) if prod(sizes[: count - 1]) > 1 else tiles)
     accepts(sch.vectorize, lane)
     sch.decompose_reduction(block, loops[count])
-
-
-def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec) -> bool:
-    """Return whether every block runs over the same rows, and reductions along them (softmax)."""
-    rows: list[int | tirx.Expr] | None = None
-    for block in blocks:
-        if block.is_injective():
-            continue
-        own = [i.dom for i in block.iters if i.kind == "S"]
-        stmt = sch.get(block.block_rv)
-        reduction = block.dom()[len(own) :]
-        if not own or not (rows is None or _alike(rows, own)):
-            return False
-        lanes = lanes_of(stmt, spec)
-        if trailing_contiguous(stmt) < len(reduction):
-            return False
-        rows = own
-        if not all(isinstance(length, int) for length in reduction):
-            continue  # one after the other, as by itself; a row stays in the cache
-        if prod(reduction) < 2 * lanes:
-            return False
-        # A reduction that moves below the loop over rows needs lanes that divide its axis. With
-        # few of those (rows of 197), every block by itself is faster.
-        if 2 * divisors(prod(reduction), lanes)[-1] < lanes:
-            return False
-    last = blocks[-1]
-    return (
-        rows is not None
-        and last.is_injective()
-        and len(last.iters) == len(rows) + 1
-        and _alike(last.dom()[: len(rows)], rows)
-        and len(blocks) > 2
-    )
-
-
-def _alike(some: Sequence[int | tirx.Expr], others: Sequence[int | tirx.Expr]) -> bool:
-    return tvm_ffi.structural_equal(tvm_ffi.convert(list(some)), tvm_ffi.convert(list(others)))
-
-
-def _schedule_rows(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec) -> None:
-    """One parallel loop over rows; everything else happens to a row while it is in the cache."""
-    *before, last = blocks
-    stages: list[tuple[SBlockRV, Finish | None]] = []
-    for block in before:
-        if block.is_injective():
-            stages.append((block.block_rv, lambda rv: vectorize_rows(sch, rv, spec)))
-            continue
-        lanes = factor_lanes(sch, block.block_rv, spec, exact=True)
-        if lanes is not None:
-            stages.append((lanes, lambda rv: vectorize_lanes(sch, rv)))
-        stages.append((block.block_rv, None))
-    loops = sch.get_loops(last.block_rv)
-    work = prod(typical(sch.get(loop).extent) for loop in loops)
-    row = fuse(sch, loops[:-1])
-    if work * len(blocks) >= MIN_PARALLEL_WORK * spec.lanes():
-        sch.parallel(row)
-    for stage, _ in reversed(stages):
-        sch.compute_at(stage, row, preserve_unit_loops=True)
-    for stage, finish in stages:
-        if finish is not None:
-            finish(stage)
-    vectorize_rows(sch, last.block_rv, spec)

@@ -13,6 +13,7 @@ from tvm_edge.compiler.layouts import LayoutChoice, choose_layouts
 from tvm_edge.compiler.options import exceptions_of
 from tvm_edge.compiler.passes import (
     CPU_CORES,
+    OTHER_DEVICES,
     WINDOWED,
     CompilerPass,
     Pipeline,
@@ -32,6 +33,7 @@ from tvm_edge.relay_passes.simplify.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.simplify.fold_constants import FoldConstants
 from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
 from tvm_edge.relay_passes.simplify.fold_padding import FoldPadding
+from tvm_edge.relay_passes.simplify.unroll_recurrences import UnrollRecurrences
 
 __all__ = ["GRAPH", "OPERATORS", "SMALLER_GROUPS", "node_names", "tuning_logs"]
 
@@ -110,6 +112,7 @@ def _has_smaller_groups(c: Compilation) -> bool:
 
 OPERATORS = (
     # Operators stay operators; constants are folded, batch normalisation is gone.
+    on_module("simplify", UnrollRecurrences()).when(*OTHER_DEVICES),
     on_module("quantize", lambda c: Quantize(c.resolved.spec), "Quantize").made_optional(),
     on_module("simplify", FoldDequantized()).made_optional(),
     on_module("simplify", FoldConstantViews()).made_optional(),

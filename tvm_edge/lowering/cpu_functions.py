@@ -11,7 +11,7 @@ exp         1.1 ulp          results below 2^-126 are zero
 log         1 ulp            numbers below 2^-126 count as zero
 tanh        2 ulp
 sigmoid     2 ulp            results below 2^-126 may be zero
-erf         1 ulp
+erf         1.1 ulp
 =========== ================ ======================================================
 
 Softplus, made of these, is right to 3 ulp and Mish to 5; GELU to 2 ulp of its argument.

@@ -12,8 +12,10 @@ from tvm import relax, tirx
 from tvm_edge.ops.converter import Attributes, num_outputs, operand, scalar
 from tvm_edge.ops.elements import plain
 from tvm_edge.ops.flops import Operation, elements, no_flops, per_element
+from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import PERFORMS, register, relax_names
 from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of
+from tvm_edge.schedules.cpu.rows import softmax
 
 __all__: list[str] = []
 
@@ -151,6 +153,18 @@ def _rms_normalization(
     return bb.normalize(relax.op.multiply(y, scale))
 
 
+def _lower_softmax(site: KernelSite, call: relax.Call) -> relax.Expr:
+    """Lower to a kernel of rows on a CPU."""
+    shape, dtype = lengths_of(call.args[0].ty), str(call.args[0].ty.dtype)
+    if site.spec.launches_grids or dtype != "float32" or not shape or is_empty(shape):
+        return call
+    log = call.op.name == "relax.nn.log_softmax"
+    lengths = [n if isinstance(n, int) else tirx.Var("n", "int64") for n in shape]
+    kernel = softmax(lengths, int(call.attrs.axis) % len(shape), site.spec, log=log)
+    name = "log_softmax" if log else "softmax"
+    return site.unbound(kernel.func, name, [call.args[0]], [site.tensor(shape, dtype)])
+
+
 def _lrn_flops(op: Operation) -> int:
     """Count a square, the window's sum, and ``x / (bias + alpha * sum) ** beta``."""
     return (op.attributes["size"] + 4) * elements(op.inputs[0])
@@ -183,4 +197,9 @@ register(
     flops=_STATISTICS,
 )
 register("relax.nn.rms_norm", gpu=PERFORMS, flops=_RMS)
-register(*relax_names("nn.log_softmax nn.softmax"), gpu=PERFORMS, flops=_SOFTMAX)
+register(
+    *relax_names("nn.log_softmax nn.softmax"),
+    lower=_lower_softmax,
+    gpu=PERFORMS,
+    flops=_SOFTMAX,
+)

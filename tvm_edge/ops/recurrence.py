@@ -1,4 +1,4 @@
-"""A recurrent layer whose batch or number of steps only the run tells, as one operator."""
+"""A recurrent layer as one operator: its steps, of any number, are one kernel of a CPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tvm_edge.ops import registry
 from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import Fitness, register
 from tvm_edge.relay_passes.ir.expressions import constant_of
-from tvm_edge.schedules.cpu.recurrence import TILE, Activation, Recurrence, parts_of, recurrence
+from tvm_edge.schedules.cpu.recurrence import recurrence
+from tvm_edge.schedules.cpu.recurrent_cell import Activation, Part, Recurrence, parts_of
 
-__all__ = ["RECURRENCE", "packed", "recurrent_layer"]
+__all__ = ["RECURRENCE", "recurrent_layer"]
 
 RECURRENCE = "tvm_edge.recurrence"
 
@@ -43,7 +44,7 @@ def recurrent_layer(
     products : relax.Expr
         Products of the sequence with the weights: ``(steps, batch, directions · gates · hidden)``.
     weights : relax.Expr
-        From :func:`packed`.
+        Recurrent weights, ``(directions, gates · hidden, hidden)``.
     bias : relax.Expr
         ``(directions, gates · hidden)``.
     states : sequence of relax.Expr
@@ -80,38 +81,6 @@ def recurrent_layer(
     return registry.call(RECURRENCE, operands, how=json.dumps(how))
 
 
-def packed(
-    bb: relax.BlockBuilder, weights: relax.Expr, kind: str, linear_before_reset: bool
-) -> relax.Expr:
-    """Lay out recurrent weights ``(directions, gates · hidden, hidden)`` as the kernel reads them.
-
-    Returns ``(directions, tiles, hidden, tile)``.
-    """
-    directions, wide, hidden = (int(length) for length in weights.ty.shape)
-    splits = kind == "GRU" and not linear_before_reset
-    columns = [2 * hidden, hidden] if splits else [wide]
-    known = constant_of(weights)
-    if known is not None:
-        parts = np.split(known.transpose(0, 2, 1), np.cumsum(columns)[:-1], axis=2)
-        tiles = [
-            np.pad(part, ((0, 0), (0, 0), (0, -part.shape[2] % TILE)))
-            .reshape(directions, hidden, -1, TILE)
-            .transpose(0, 2, 1, 3)
-            for part in parts
-        ]
-        return relax.const(np.ascontiguousarray(np.concatenate(tiles, 1)), str(known.dtype))
-    turned = bb.emit(relax.op.permute_dims(weights, [0, 2, 1]))
-    made, start = [], 0
-    for length in columns:
-        end = start + length
-        part = bb.emit(relax.op.strided_slice(turned, [2], [start], [end]))
-        part = bb.emit(relax.op.nn.pad(part, [0, 0, 0, 0, 0, -length % TILE]))
-        part = bb.emit(relax.op.reshape(part, (directions, hidden, -(-length // TILE), TILE)))
-        made.append(bb.emit(relax.op.permute_dims(part, [0, 2, 1, 3])))
-        start = end
-    return bb.emit(relax.op.concat(made, 1))
-
-
 def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     products, state = call.args[0].ty, call.args[-1].ty
     states = 2 if json.loads(str(call.attrs["how"]))["kind"] == "LSTM" else 1
@@ -123,22 +92,50 @@ def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
 
 def _lower(site: KernelSite, call: relax.Call) -> relax.Expr:
     how: dict[str, Any] = json.loads(str(call.attrs["how"]))
-    shape = list(call.args[-1].ty.shape)
+    directions, batch, hidden = call.args[-1].ty.shape
     dtype = str(call.args[0].ty.dtype)
     activations = how.pop("activations")
     layer = Recurrence(
         **{**how, "backwards": tuple(how["backwards"])},
-        hidden=int(shape[2]),
-        directions=int(shape[0]),
+        hidden=int(hidden),
+        directions=int(directions),
         activations=tuple(
             tuple(_activation(name, alpha, beta, dtype) for name, alpha, beta in side)
             for side in activations
         ),
         dtype=dtype,
     )
-    assert call.args[1].ty.shape[1] == sum(-(-columns // TILE) for columns in parts_of(layer))
+    products, weights, *rest = call.args
+    packed = [_packed(site, weights, part) for part in parts_of(layer, site.spec)]
+    count = int(batch) if isinstance(batch, tirx.IntImm) else None
+    kernel = recurrence(layer, count, site.spec)
     types = [site.tensor(field.shape, dtype) for field in call.ty.fields]
-    return relax.Tuple(site.call(recurrence(layer).func, "recurrence", list(call.args), types))
+    operands = [products, *packed, *rest]
+    return relax.Tuple(site.call(kernel.func, "recurrence", operands, types))
+
+
+def _packed(site: KernelSite, weights: relax.Expr, part: Part) -> relax.Expr:
+    """Lay a part of the recurrent weights out as the kernel reads them.
+
+    Returns ``(directions, tiles, hidden, gates · units)``.
+    """
+    directions, _, hidden = (int(length) for length in weights.ty.shape)
+    first, count = part.gates[0], len(part.gates)
+    begin, end = first * hidden, (first + count) * hidden
+    more = part.tiles * part.units - hidden
+    split = (directions, count, part.tiles, part.units, hidden)
+    order, whole = (0, 2, 4, 1, 3), (directions, part.tiles, hidden, count * part.units)
+    known = constant_of(weights)
+    if known is not None:
+        own = known[:, begin:end].reshape(directions, count, hidden, hidden)
+        own = np.pad(own, ((0, 0), (0, 0), (0, more), (0, 0)))
+        packed = own.reshape(split).transpose(order).reshape(whole)
+        return relax.const(np.ascontiguousarray(packed), str(known.dtype))
+    value = site.emit(relax.op.strided_slice(weights, [1], [begin], [end]))
+    value = site.reshape(value, (directions, count, hidden, hidden))
+    value = site.emit(relax.op.nn.pad(value, [0, 0, 0, 0, 0, more, 0, 0]))
+    value = site.emit(relax.op.permute_dims(site.reshape(value, split), list(order)))
+    return site.reshape(value, whole)
 
 
 def _activation(name: str, alpha: float, beta: float, dtype: str) -> Activation:
@@ -165,5 +162,5 @@ register(
     RECURRENCE,
     infer_type=_infer_type,
     lower=_lower,
-    gpu=Fitness(impossible="a layer of open lengths is one kernel of the CPU"),
+    gpu=Fitness(impossible="the steps of a layer are one kernel of the CPU"),
 )

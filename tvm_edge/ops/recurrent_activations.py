@@ -8,7 +8,7 @@ from tvm import relax
 
 from tvm_edge.ops.converter import Attributes
 
-__all__ = ["Activation", "activations_of", "with_parameters"]
+__all__ = ["Activation", "activation", "activations_of", "with_parameters"]
 
 Activation = Callable[[relax.Expr], relax.Expr]
 
@@ -21,8 +21,13 @@ def activations_of(names: Sequence[str], attrs: Attributes, dtype: str) -> list[
     result = []
     for name, alpha, beta in with_parameters(names, attrs):
         own = attrs.get("functions", {}).get(name)
-        result.append(_ACTIVATIONS[name][0](alpha, beta, dtype) if own is None else own)
+        result.append(activation(name, alpha, beta, dtype) if own is None else own)
     return result
+
+
+def activation(name: str, alpha: float, beta: float, dtype: str) -> Activation:
+    """Make an activation."""
+    return _ACTIVATIONS[name][0](alpha, beta, dtype)
 
 
 def with_parameters(names: Sequence[str], attrs: Attributes) -> list[tuple[str, float, float]]:

@@ -24,6 +24,7 @@ from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
 from tvm_edge.ops.run_time_resize import resize_in_run
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
+from tvm_edge.schedules.vision.enlarge import enlarge_planes
 from tvm_edge.schedules.vision.resize import resize_planes, resize_tables
 from tvm_edge.schedules.vision.resize_pictures import resize_pictures
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
@@ -34,6 +35,8 @@ FLOATS = ("float16", "float32", "float64")
 """Types that kernels of a CPU interpolate."""
 
 _COORDINATES = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
+
+_NEAREST = ("ceil", "floor", "round_prefer_ceil", "round_prefer_floor")
 
 _MOST_TAPS = 32
 
@@ -228,7 +231,7 @@ def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     coordinates, dtype = str(attrs.coordinate_transformation_mode), str(data.ty.dtype)
     if (
         site.spec.launches_grids
-        or str(attrs.method) not in ("linear", "cubic")
+        or str(attrs.method) not in ("nearest_neighbor", "linear", "cubic")
         or coordinates not in _COORDINATES
         or str(attrs.layout) != "NCHW"
         or dtype not in FLOATS
@@ -240,6 +243,9 @@ def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     if not all(isinstance(size, tirx.IntImm) for size in (*old, *new)):
         return call
     axes = [Axis(int(o), int(n), int(n) / int(o)) for o, n in zip(old, new, strict=True)]
+    if str(attrs.method) == "nearest_neighbor":
+        enlarged = _enlarged(site, call, axes)
+        return call if enlarged is None else enlarged
     alpha, exclude = float(attrs.cubic_alpha), bool(attrs.cubic_exclude)
     how = Filter(str(attrs.method), coordinates, "", alpha, False, exclude)
     kind = "float64" if dtype == "float64" else "float32"
@@ -257,6 +263,26 @@ def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
         operand = site.reshape(data, [planes, *old])
     given = [operand, *(relax.const(table, str(table.dtype)) for table in tables)]
     return site.reshape(site.run(kernel, "resize", given)[0], call.ty.shape)
+
+
+def _enlarged(site: KernelSite, call: relax.Call, axes: Sequence[Axis]) -> relax.Expr | None:
+    """Repeat pixels, if each one of the result is the one at its place divided by a factor."""
+    data, attrs = call.args[0], call.attrs
+    coordinates, nearest = str(attrs.coordinate_transformation_mode), str(attrs.rounding_method)
+    if nearest not in _NEAREST:
+        return None
+    how = Filter("nearest", coordinates, nearest, 0.0, False, False)
+    factors = [axis.new // axis.old for axis in axes]
+    for axis, factor in zip(axes, factors, strict=True):
+        places = np.arange(axis.new) // max(1, factor)
+        if axis.new % axis.old or not np.array_equal(taps_of(axis, how)[0][:, 0], places):
+            return None
+    planes = data.ty.shape[0] * data.ty.shape[1]
+    planes = int(planes) if isinstance(planes, int | tirx.IntImm) else planes
+    size, (down, across) = (axes[0].old, axes[1].old), factors
+    kernel = enlarge_planes(planes, size, (down, across), str(data.ty.dtype), site.spec)
+    operand = site.reshape(data, [planes, *size])
+    return site.reshape(site.run(kernel, "resize", [operand])[0], call.ty.shape)
 
 
 def _picture(site: KernelSite, data: relax.Expr) -> tuple[relax.Var, Sequence[int]] | None:

@@ -49,6 +49,30 @@ def run(model: onnx.ModelProto, target: str, inputs: dict[str, np.ndarray]) -> n
     return tvm_edge.compile(model, target, **how).run(inputs)["y"]
 
 
+def test_pixels_repeated_by_whole_factors(target: str) -> None:
+    """On a CPU in vectors of a line, with a rest, or lines shorter than one."""
+    shapes = {(1, 3, 5, 33): [1, 1, 2, 2], (2, 2, 4, 16): [1, 1, 1, 4], (1, 2, 3, 7): [1, 1, 8, 2]}
+    nodes = [
+        helper.make_node(
+            "Resize",
+            [f"x{i}", "", f"s{i}"],
+            [f"y{i}"],
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
+        for i in range(len(shapes))
+    ]
+    scales = {f"s{i}": np.asarray(s, "float32") for i, s in enumerate(shapes.values())}
+    inputs = {f"x{i}": random_input(shape, i) for i, shape in enumerate(shapes)}
+    given = dict(zip(inputs, shapes, strict=True))
+    model = make_model(nodes, given, [f"y{i}" for i in range(len(shapes))], scales)
+    how: dict[str, Any] = {} if target == "llvm" else {"fallback": "none"}
+    compiled = tvm_edge.compile(model, target, **how)
+    found = compiled.run(inputs)
+    for name, expected in reference(model, inputs).items():
+        np.testing.assert_array_equal(found[name], expected, err_msg=name)
+
+
 @pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("coordinates", "nearest"),

@@ -12,7 +12,8 @@ from tvm import relax, te, tirx
 from tvm_edge.ops.converter import Attributes, num_outputs, operand
 from tvm_edge.ops.onnxruntime.integer_products import dynamically_quantised
 from tvm_edge.ops.onnxruntime.standard import standard_outputs
-from tvm_edge.ops.recurrent import Products, recurrent_flops
+from tvm_edge.ops.recurrent import recurrent_flops
+from tvm_edge.ops.recurrent_steps import Products
 from tvm_edge.ops.registry import register
 from tvm_edge.relay_passes.ir.expressions import constant_of
 
