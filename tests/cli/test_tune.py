@@ -177,7 +177,7 @@ def wait_for_a_round(process: subprocess.Popen[str], records: Path) -> None:
     while not any('"end"' in log.read_text() for log in (records / "runs").glob("*.run")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(2)  # trials of the next, which are on the disk when the run has ended
+    time.sleep(1)  # trials of the next, which are on the disk when the run has ended
 
 
 def test_control_c_keeps_what_was_measured(

@@ -97,7 +97,7 @@ _OPERATORS = {
 
 # Two names of one node, of which the second has digits appended.
 @example(chain=["add", "conv", "norm", "norm"], taps=[0] * 7, seed=0)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     chain=st.lists(st.sampled_from(sorted(_OPERATORS)), min_size=1, max_size=7),
     taps=st.lists(st.integers(0, 6), min_size=7, max_size=7),

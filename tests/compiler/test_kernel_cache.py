@@ -281,6 +281,19 @@ def test_the_oldest_go(folder: Path) -> None:
     assert cache.state().nbytes <= cache.limit
 
 
+def test_it_is_trimmed_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at all entries after each compilation would take longer than most of them."""
+    trim, trims = KernelCache.trim, []
+    monkeypatch.setattr(KernelCache, "trim", lambda cache: (trims.append(cache), trim(cache)))
+    for number in range(64):
+        cache = KernelCache(folder, 64_000)  # each compilation opens it
+        cache.put(f"{number:02x}" * 32, bytes(1900))
+        cache.make_room()
+        assert cache.state().nbytes <= cache.limit
+    assert 64 // 4 < len(trims) < 64 // 2
+    assert cache.state().entries > 25
+
+
 def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
     cache = in_folder(folder)
     cache.put(NAME, CONTENT)

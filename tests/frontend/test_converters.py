@@ -95,7 +95,7 @@ def nms_model(
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     boxes=st.integers(1, 90),
     classes=st.integers(1, 3),

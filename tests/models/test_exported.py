@@ -31,13 +31,11 @@ ON_OPENCL = (
     "feature_pyramid",
     "keras_resizing",
     "levit",
-    "lstm_ctc",
     "paddle_text_direction",
     "quantized_mobilenet",
     "silero_vad",
     "swin",
     "tf_dilated",
-    "torchvision_ssd",
     "ultralytics_nms",
     "video_matting",
 )

@@ -27,7 +27,7 @@ _PARTS = [
 
 
 def build(program: Path, *flags: str) -> None:
-    """Compile the driver with the sources that it tests."""
+    """Compile the driver with the sources that it tests, all as one: they share TVM's headers."""
     site, ffi = (Path(str(module.__file__)).parent for module in (tvm, tvm_ffi))
     sources = [_PACKAGE / f"native/csrc/{name}.cc" for name in _PARTS]
     sources.append(_PACKAGE / "opencl/csrc/page_guard.cc")
@@ -36,7 +36,10 @@ def build(program: Path, *flags: str) -> None:
         command.append(f"-I{folder}")
     for folder in (site / "include", ffi / "include"):
         command += ["-isystem", str(folder)]
-    command += [str(_HERE / "runtime_driver.cc"), *map(str, sources), "-pthread"]
+    whole = program.with_suffix(".cc")
+    sources.append(_HERE / "runtime_driver.cc")
+    whole.write_text("".join(f'#include "{source}"\n' for source in sources))
+    command += [str(whole), "-pthread"]
     for library in (site / "lib/libtvm_runtime.so", ffi / "lib/libtvm_ffi.so"):
         command += [str(library), f"-Wl,-rpath,{library.parent}"]
     subprocess.run([*command, "-o", str(program)], check=True)

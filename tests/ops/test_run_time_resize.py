@@ -139,7 +139,7 @@ COORDINATES = [
 ]
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(3)
 @pytest.mark.parametrize("by", ["sizes", "scales"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("coordinates", COORDINATES)
@@ -167,6 +167,7 @@ def test_antialias(by: str, mode: str) -> None:
     agrees(model_of(by, mode=mode, antialias=1, named=True), peer="onnx")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_aspect_ratios(mode: str, policy: str) -> None:

@@ -112,7 +112,7 @@ def test_every_board_measures(
         pair.sessions, "forget_losses", lambda place: (places.append(place), works(place))
     )
     assert pair.sessions.size == 2
-    with limits(pair, replace(QUICK, seconds=0.3)):
+    with limits(pair, replace(QUICK, seconds=0.15)):
         assert_timed(measured(pair, trials * 2).values())
     assert len(set(places)) == 2 and len(places) == 8
 
@@ -263,7 +263,7 @@ def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> N
     """Ctrl-C while a board measures for a minute."""
     _, address = single
     before = set(psutil.Process().children())
-    end = monotonic() + 3
+    end = monotonic() + 1.5
 
     def interrupt() -> None:
         if monotonic() > end:
@@ -274,7 +274,7 @@ def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> N
         pytest.raises(KeyboardInterrupt),
         Fleet("llvm", None, address, None, 2, limits, check=interrupt) as fleet,
     ):
-        end = monotonic() + 3
+        end = monotonic() + 1.5
         list(fleet.run(trials))
     assert monotonic() - end < 10
     assert set(psutil.Process().children()) == before

@@ -19,7 +19,7 @@ from tests.tuning.int8_networks import PLAIN_MODEL
 from tests.tuning.made import network, records_of
 from tvm_edge.errors import ArtifactError, DeviceLost, DeviceUnavailableError, InputError
 from tvm_edge.hardware import resolve_target
-from tvm_edge.tuning import board_sessions
+from tvm_edge.tuning import board_sessions, measurer
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,13 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, st
 # ------------------------------------------------------------------------------- whole runs
 
 
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of two trials for each board."""
+    monkeypatch.setattr(measurer, "_PER_BOARD", 2)
+    monkeypatch.setattr(measurer, "_PER_WORKER", 1)
+
+
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     return network()
@@ -41,10 +48,10 @@ def model() -> onnx.ModelProto:
 
 def test_a_run_on_two_boards(fleet: Boards, model: onnx.ModelProto, tmp_path: Path) -> None:
     result = tvm_edge.tune(
-        model, "llvm", trials=16, tracker=fleet.tracker, key=KEY, tuning_logs=tmp_path
+        model, "llvm", trials=8, tracker=fleet.tracker, key=KEY, tuning_logs=tmp_path
     )
-    assert result.trials == 16 and result.failed == 0
-    assert len(records_of(tmp_path)) == 16
+    assert result.trials == 8 and result.failed == 0
+    assert len(records_of(tmp_path)) == 8
     compiled = tvm_edge.compile(model, "llvm", tuning_logs=tmp_path)
     assert compiled.report.records is not None and compiled.report.records.tuned == 3
     compiled.run({"x": random_input((1, 16, 12, 12))})
@@ -70,14 +77,14 @@ def test_cut_off_nothing_is_lost_and_the_run_goes_on(
     monkeypatch.setattr(board_sessions, "_WAIT_SECONDS", 2.0)
     _, address = single
     line = Proxy(int(address.rpartition(":")[2]))
-    given: dict[str, Any] = {"trials": 9, "tuning_logs": tmp_path}
+    given: dict[str, Any] = {"trials": 3, "tuning_logs": tmp_path}
     with pytest.raises(DeviceLost, match="is left to measure on"):
         tvm_edge.tune(
             model, "llvm", tracker=line.address, callbacks=[lambda _: line.cut()], **given
         )
-    assert len(records_of(tmp_path)) == 8
+    assert len(records_of(tmp_path)) == 2
     rest = tvm_edge.tune(model, "llvm", tracker=address, resume=True, **given)
-    assert rest.trials == 1 and len(records_of(tmp_path)) == 9
+    assert rest.trials == 1 and len(records_of(tmp_path)) == 3
 
 
 def test_a_tracker_that_is_gone(
@@ -96,13 +103,13 @@ def test_a_tracker_that_is_gone(
         result = tvm_edge.tune(
             model,
             "llvm",
-            trials=9,
+            trials=3,
             tracker=place,
             key="single",
             tuning_logs=tmp_path,
             callbacks=[lambda _: trackers.close()],
         )
-        assert result.trials == 9 and result.failed == 0
+        assert result.trials == 3 and result.failed == 0
 
 
 # ---------------------------------------------------------------------------------- bad input

@@ -150,8 +150,8 @@ def test_python_goes_on_meanwhile() -> None:
         return max(longest, time.perf_counter() - last)
 
     # The operating system stops a thread as well, on a busy machine for tens of milliseconds.
-    took = min(whole_run() for _ in range(3))
-    assert median(longest_stop() for _ in range(5)) < took / 2
+    took = min(whole_run() for _ in range(2))
+    assert median(longest_stop() for _ in range(3)) < took / 2
 
 
 def test_a_future_can_be_cancelled(compiled_wide: tvm_edge.CompiledModel) -> None:

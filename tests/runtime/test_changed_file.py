@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tvm_edge
+from tests.marks import in_full
 from tests.runtime.support import run_python
 from tvm_edge import ArtifactError
 from tvm_edge.runtime.artifact import read_artifact
@@ -107,9 +108,9 @@ def write():
 writer = threading.Thread(target=write)
 writer.start()
 refused = 0
-for _ in range(30):
+for _ in range(int(sys.argv[3])):
     try:
-        found = tvm_edge.load(path, copy=len(sys.argv) > 3).run({"data": image})["pooled"]
+        found = tvm_edge.load(path, copy=len(sys.argv) > 4).run({"data": image})["pooled"]
         assert np.array_equal(found, expected), "wrong"
     except tvm_edge.ArtifactError:
         refused += 1
@@ -125,8 +126,12 @@ def image_file(image: np.ndarray, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "image.npy"
 
 
+@pytest.mark.parametrize("loads", [10, *in_full(100)])
 @pytest.mark.parametrize("options", [[], ["copy"]], ids=["mapped", "copied"])
-def test_loads_while_somebody_writes(path: Path, image_file: Path, options: list[str]) -> None:
+def test_loads_while_somebody_writes(
+    path: Path, image_file: Path, options: list[str], loads: int
+) -> None:
     """Wrong results and faults of code that was read after it was checked."""
     environment = {"TVM_USE_RUNTIME_LIB": "1", "TVM_NUM_THREADS": "1"}
-    assert int(run_python(LOADS, path, image_file, *options, environment=environment)) > 0
+    arguments = (path, image_file, loads, *options)
+    assert int(run_python(LOADS, *arguments, environment=environment)) > 0

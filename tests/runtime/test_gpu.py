@@ -265,7 +265,7 @@ def test_loading_again_and_again_keeps_nothing(exported: Path, gpu: str) -> None
     """Models that were dropped leave no device memory behind beyond the allocator's own."""
     device = tvm.device(gpu, 0)
     free = []
-    for _ in range(20):
+    for _ in range(10):
         model = tvm_edge.load(exported)
         model.warmup()
         del model

@@ -92,7 +92,7 @@ def build_kernels(
         cached += was_cached
         progress(len(objects))
     if cache is not None and cached < len(tasks):
-        cache.trim()
+        cache.make_room()
     return BuiltKernels(tuple(objects[task.name] for task in tasks), cached)
 
 

@@ -6,8 +6,9 @@ read. Whatever is wrong with an entry, its folder or the disk costs the entry al
 built again.
 
 The folder is ``$TVM_EDGE_CACHE``, else ``kernels`` in tvm-edge's folder of the platform's cache;
-``TVM_EDGE_CACHE=0`` turns the cache off. It holds at most ``$TVM_EDGE_CACHE_SIZE`` MiB (512);
-beyond that the entries go that were not used for the longest time.
+``TVM_EDGE_CACHE=0`` turns the cache off. It holds at most ``$TVM_EDGE_CACHE_SIZE`` MiB (512):
+entries that were not used for the longest time make room for a sixteenth of that, and the next do
+when a process has written as much.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ _MARK = b"tvm-edge kernel 1\n"
 _DIGEST = hashlib.sha256
 _LARGEST = 64 << 20
 _ABANDONED = 3600.0  # seconds after which a temporary file is of a process that was killed
+_ROOM = 16  # part of the limit that is free after a look at all entries, which takes a while
+
+_written: dict[Path, int] = {}
+"""Bytes that went to folders since this process trimmed them; a first trim is still to come."""
 
 
 @dataclass(frozen=True)
@@ -123,27 +128,38 @@ class KernelCache:
             with open(os.open(temporary, flags, 0o600), "wb") as file:
                 file.write(_MARK + self._mac(name, content) + content)
             temporary.replace(self._path(name))
+            if self.folder in _written:
+                _written[self.folder] += self._head() + len(content)
         except OSError as err:
             _LOG.info("a built kernel cannot be kept in %s: %s", self.folder, err)
             with suppress(OSError):
                 temporary.unlink()
 
+    def make_room(self) -> None:
+        """Trim, if this process has not done so yet or has written much since."""
+        if _written.get(self.folder, self.limit) >= self.limit // _ROOM:
+            self.trim()
+
     def trim(self) -> None:
-        """Remove the entries that were not used for the longest time, down to the limit."""
+        """Remove the entries that were not used for the longest time, to some room below the limit.
+
+        It takes as long as there are entries: :meth:`make_room` does it now and then.
+        """
         if not self._open():
             return
+        _written[self.folder] = 0
         found = sorted(self._entries(), key=lambda each: each[1].st_mtime_ns)
-        excess = sum(info.st_size for _, info in found) - self.limit
+        excess = sum(info.st_size for _, info in found) - (self.limit - self.limit // _ROOM)
         for path, info in found:
             if excess <= 0:
                 break
             with suppress(OSError):
-                path.unlink()
+                os.unlink(path)
             excess -= info.st_size
-        for path in self._files(".tmp"):
+        for path, info in self._entries(".tmp"):
             with suppress(OSError):
-                if time.time() - path.lstat().st_mtime > _ABANDONED:
-                    path.unlink()
+                if time.time() - info.st_mtime > _ABANDONED:
+                    os.unlink(path)
 
     def clear(self) -> CacheState:
         """Remove all entries, and the key; return what was there.
@@ -155,8 +171,9 @@ class KernelCache:
         """
         state = self.state()
         try:
-            for path in (*self._files(_SUFFIX), *self._files(".tmp"), self.folder / _KEY_FILE):
-                path.unlink(missing_ok=True)
+            for path, _ in (*self._entries(), *self._entries(".tmp")):
+                Path(path).unlink(missing_ok=True)
+            (self.folder / _KEY_FILE).unlink(missing_ok=True)
         except OSError as err:
             raise ArtifactError(
                 f"the cache {str(self.folder)!r} cannot be cleared: {err.strerror}; "
@@ -173,16 +190,13 @@ class KernelCache:
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}{_SUFFIX}"
 
-    def _files(self, suffix: str) -> list[Path]:
-        try:
-            return [Path(each.path) for each in os.scandir(self.folder) if _is(each, suffix)]
-        except OSError:
-            return []
-
-    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for path in self._files(_SUFFIX):
-            with suppress(OSError):
-                yield path, path.lstat()
+    def _entries(self, suffix: str = _SUFFIX) -> Iterator[tuple[str, os.stat_result]]:
+        """Files and what is known of them, as text: a Path for each would take most of the time."""
+        with suppress(OSError), os.scandir(self.folder) as listed:
+            for each in listed:
+                if each.name.endswith(suffix) and not each.is_dir(follow_symlinks=False):
+                    with suppress(OSError):
+                        yield each.path, each.stat(follow_symlinks=False)
 
     def _head(self) -> int:
         return len(_MARK) + _DIGEST().digest_size
@@ -256,10 +270,6 @@ def open_cache() -> KernelCache | None:
         )
     folder = Path(chosen) if chosen else platformdirs.user_cache_path("tvm-edge") / "kernels"
     return KernelCache(folder.absolute(), int(size) << 20)
-
-
-def _is(entry: os.DirEntry[str], suffix: str) -> bool:
-    return entry.name.endswith(suffix) and not entry.is_dir(follow_symlinks=False)
 
 
 def _read_own(path: Path, secret: bool = False) -> bytes:

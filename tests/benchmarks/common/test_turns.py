@@ -83,8 +83,8 @@ def test_a_child_that_cannot_load_says_why(tmp_path: Path) -> None:
 
 
 def test_a_turn_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    process = TurnProcess(__name__, "serve", "works", tmp_path, seconds=3)
-    assert process.ask("sleep") == {"failed": "more than 3 s"}
+    process = TurnProcess(__name__, "serve", "works", tmp_path, seconds=2)
+    assert process.ask("sleep") == {"failed": "more than 2 s"}
     assert not process.is_alive
     process.end()
 

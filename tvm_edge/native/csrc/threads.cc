@@ -24,7 +24,7 @@ struct Used {
 };
 thread_local Used used;
 
-int64_t Now() {
+int64_t CoarseNow() {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return int64_t{1000000000} * now.tv_sec + now.tv_nsec;
@@ -42,7 +42,7 @@ void WarnOfFewer(int64_t wanted, int64_t there) {
 }  // namespace
 
 void UseThreadsOf(const ThreadChoice& choice) {
-  const int64_t now = Now();
+  const int64_t now = CoarseNow();
   const pid_t process = getpid();
   if (used.count == choice.count && used.cpus == choice.cpus && used.process == process &&
       used.uses == ThreadUses() && now < used.recheck_ns) {
