@@ -1,4 +1,4 @@
-"""First layers on tensor cores: two neighbouring pixels of up to four channels in a block.
+"""First layers on tensor cores: two neighbouring pixels in a block, of half its channels each.
 
 A block of eight channels would be three, and zeros. Where a convolution moves by two columns, both
 pixels of a pair are taps of the same windows: it is a convolution of half as many columns.
@@ -12,16 +12,14 @@ import numpy as np
 from tvm import te, tirx
 
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.tensor_conv import BLOCK
+from tvm_edge.schedules.gpu.tensor_conv import BLOCKS
 
 __all__ = ["as_pairs", "pack_pairs", "pair_filters"]
 
-_CHANNELS = BLOCK // 2
 
-
-def as_pairs(workload: ConvWorkload) -> ConvWorkload | None:
-    """Return the convolution of pairs of pixels; ``None`` if there is none."""
-    if workload.channels > _CHANNELS or workload.groups > 1:
+def as_pairs(workload: ConvWorkload, dtype: str) -> ConvWorkload | None:
+    """Return the convolution of pairs of pixels of a type; ``None`` if there is none."""
+    if workload.channels > BLOCKS[dtype] // 2 or workload.groups > 1:
         return None
     if workload.strides[1] != 2 or workload.dilation[1] != 1:
         return None
@@ -33,7 +31,7 @@ def as_pairs(workload: ConvWorkload) -> ConvWorkload | None:
         return None
     return replace(
         workload,
-        channels=BLOCK,
+        channels=BLOCKS[dtype],
         width=width,
         kernel=(workload.kernel[0], taps),
         strides=(workload.strides[0], 1),
@@ -47,30 +45,33 @@ def _before(workload: ConvWorkload) -> int:
 
 
 def pair_filters(weights: np.ndarray, workload: ConvWorkload) -> np.ndarray:
-    """Return the filters ``[O, 8, KH, KW']`` of pairs: channels of the first pixel come first."""
-    pairs = as_pairs(workload)
+    """Return the filters ``[O, b, KH, KW']`` of pairs: channels of the first pixel come first."""
+    pairs = as_pairs(workload, str(weights.dtype))
     assert pairs is not None, "the caller has asked"
     count, channels, lines, columns = weights.shape
     shift = 2 * _before(workload) - workload.padding[1]
-    taps = np.zeros((count, _CHANNELS, lines, 2 * pairs.kernel[1]), weights.dtype)
+    share = pairs.channels // 2
+    taps = np.zeros((count, share, lines, 2 * pairs.kernel[1]), weights.dtype)
     taps[:, :channels, :, shift : shift + columns] = weights
-    split = taps.reshape(count, _CHANNELS, lines, pairs.kernel[1], 2)
+    split = taps.reshape(count, share, lines, pairs.kernel[1], 2)
     return np.ascontiguousarray(
-        split.transpose(0, 4, 1, 2, 3).reshape(count, BLOCK, lines, pairs.kernel[1])
+        split.transpose(0, 4, 1, 2, 3).reshape(count, 2 * share, lines, pairs.kernel[1])
     )
 
 
 def pack_pairs(image: te.Tensor) -> te.Tensor:
-    """``[N, C, H, W]`` as ``[N, 1, H, W/2, 8]``, filled up with zeros."""
+    """``[N, C, H, W]`` as ``[N, 1, H, W/2, b]``, filled up with zeros."""
     batch, channels, lines, columns = (int(size) for size in image.shape)
+    block = BLOCKS[str(image.dtype)]
+    share = block // 2
 
     def element(n: tirx.Expr, _: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
-        channel, column = tirx.floormod(v, _CHANNELS), 2 * x + tirx.floordiv(v, _CHANNELS)
-        inside = [channel < channels] if channels < _CHANNELS else []
+        channel, column = tirx.floormod(v, share), 2 * x + tirx.floordiv(v, share)
+        inside = [channel < channels] if channels < share else []
         if columns % 2:
             inside.append(column < columns)
         zero = tirx.const(0, image.dtype)
         value = image[n, channel, y, column]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    return te.compute((batch, 1, lines, -(-columns // 2), BLOCK), element, name="pairs")
+    return te.compute((batch, 1, lines, -(-columns // 2), block), element, name="pairs")

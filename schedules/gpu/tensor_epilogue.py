@@ -1,4 +1,4 @@
-"""Epilogue of several channels of a pixel at once, of float16 that CUDA has no vectors of."""
+"""Epilogue of several channels of a pixel at once, of types that CUDA has no vectors of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.emit import registers
 from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
-from tvm_edge.schedules.gpu.tensor_source import load_vector, store_vector
+from tvm_edge.schedules.gpu.tensor_source import has_vectors, load_vector, store_vector
 
 __all__ = ["TensorEpilogue"]
 
@@ -38,18 +38,20 @@ class TensorEpilogue(Epilogue):
     def write_lanes(
         self, where: Sequence[tirx.Expr], values: Sequence[tirx.Expr], shared: Loaded
     ) -> None:
-        """Store the epilogue of float32 accumulators of neighbouring lanes.
+        """Store the epilogue of accumulators of neighbouring lanes.
 
         Parameters
         ----------
         where : sequence of Expr
-            Of the first one. Its lane is a multiple of their number: 2, 4 or 8.
+            Of the first one. Its lane is a multiple of their number: 2, 4, 8 or 16.
         values : sequence of Expr
         shared : list
             As :meth:`of_channels` returned it for these channels.
         """
         lane, count = self._axes[-1], len(values)
-        if step_along(self._target, lane) != 1:
+        target = self._memory.flat[-1]
+        dtype = str(target.dtype)
+        if step_along(self._target, lane) != 1 or not has_vectors(dtype):
             for i, value in enumerate(values):
                 self.write([*where[:-1], where[-1] + i], value)
             return
@@ -67,11 +69,13 @@ class TensorEpilogue(Epilogue):
                 result = substituted(result, [(lane, where[-1] + i)])
             result = self._memory.simplify.simplify(result)
             result = self._at(result, [*where[:-1], where[-1] + i])
-            if isinstance(result, tirx.Cast) and str(result.ty.dtype) == "float16":
-                result = result.value  # rounded with the others
-            wide = str(result.ty.dtype) == "float32"
-            results.append(result if wide else tirx.Cast("float32", result))
-        store_vector(self._memory.flat[-1], self._at(self._target, where), results)
+            wide = "float32" if dtype.startswith("float") else "int32"
+            is_cast = isinstance(result, tirx.Cast) and str(result.ty.dtype) == dtype
+            if is_cast and str(result.value.ty.dtype) == wide:
+                result = result.value  # rounded, or cut, with the others
+            is_wide = str(result.ty.dtype) == wide
+            results.append(result if is_wide else tirx.Cast(wide, result))
+        store_vector(target, self._at(self._target, where), results)
 
     def _loaded(self, wanted: Any, where: Sequence[tirx.Expr], count: int) -> Loaded:
         """Load what lies side by side along the lanes, unless only some lanes may read it."""
@@ -79,7 +83,7 @@ class TensorEpilogue(Epilogue):
         for load in nodes_in(self._result, ir.TensorLoad):
             known = any(tvm_ffi.structural_equal(load, each) for each, _ in found)
             dtype = str(load.ty.dtype)
-            if known or self._is_accumulator(load) or dtype not in ("float16", "float32"):
+            if known or self._is_accumulator(load) or not has_vectors(dtype):
                 continue
             if not wanted(load) or branches(self._result):
                 continue

@@ -15,7 +15,7 @@ from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, static_shape
 from tvm_edge.schedules.gpu.tensor_conv import (
-    BLOCK,
+    BLOCKS,
     TensorConv,
     dense_tensor,
     dense_workload,
@@ -83,9 +83,10 @@ def _lower_matmul(site: KernelSite, call: relax.Call) -> relax.Expr:
     if shape is None or len(shape) != 2 or weights.ndim != 2 or str(call.ty.dtype) != "float16":
         return call
     reduction, columns = weights.shape
-    if 0 in shape or reduction % BLOCK or columns % BLOCK:
+    block = BLOCKS["float16"]
+    if 0 in shape or reduction % block or columns % block:
         return call
-    conv = TensorConv.of(dense_workload(shape[0], reduction, columns))
+    conv = TensorConv.of(dense_workload(shape[0], reduction, columns), "float16")
     if not possible_tensor_tiles(conv, site.spec):
         return call
     packed = pack_stacks(np.ascontiguousarray(weights.T)[:, :, None, None], conv)

@@ -21,7 +21,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
 from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
 from tvm_edge.schedules.gpu.tensor_conv import (
-    BLOCK,
+    BLOCKS,
     TensorConv,
     conv2d_tensor,
     dense_tensor,
@@ -76,9 +76,9 @@ def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 def in_blocks(image: np.ndarray) -> np.ndarray:
     """``[N, C, H, W]`` as ``[N, C/8, H, W, 8]``, filled up with anything but zeros."""
-    missing = -image.shape[1] % BLOCK
+    missing = -image.shape[1] % 8
     whole = np.pad(image, [(0, 0), (0, missing), (0, 0), (0, 0)], constant_values=3)
-    split = whole.reshape(whole.shape[0], -1, BLOCK, *whole.shape[2:])
+    split = whole.reshape(whole.shape[0], -1, 8, *whole.shape[2:])
     return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
 
@@ -116,7 +116,7 @@ def test_definition_and_filters(workload: ConvWorkload) -> None:
     rng = np.random.default_rng(1)
     image = halves(rng, workload.batch, workload.channels, workload.height, workload.width)
     weights = halves(rng, workload.filters, workload.channels, *workload.kernel)
-    packed = pack_stacks(weights, TensorConv.of(workload))
+    packed = pack_stacks(weights, TensorConv.of(workload, "float16"))
     made = evaluated([in_blocks(image), packed], lambda x, w: conv2d_tensor(x, w, workload))
     assert_rounded(out_of_blocks(made, workload.filters), convolved(image, weights, workload))
 
@@ -125,7 +125,7 @@ def test_definition_and_filters(workload: ConvWorkload) -> None:
 def test_products(columns: int) -> None:
     rng = np.random.default_rng(2)
     rows, weights = halves(rng, 3, 24), halves(rng, 24, columns)
-    conv = TensorConv.of(dense_workload(3, 24, columns))
+    conv = TensorConv.of(dense_workload(3, 24, columns), "float16")
     packed = pack_stacks(weights.T[:, :, None, None], conv)
     made = evaluated([rows, packed], lambda x, w: dense_tensor(x, w, columns))
     assert_rounded(made, rows.astype("float64") @ weights.astype("float64"))
@@ -149,11 +149,11 @@ def test_pairs_of_pixels(
 ) -> None:
     rng = np.random.default_rng(3)
     workload = ConvWorkload(2, channels, *size, 16, kernel, (2, 2), padding, (1, 1), 1)
-    pairs = as_pairs(workload)
+    pairs = as_pairs(workload, "float16")
     assert pairs is not None and pairs.output == workload.output
     image, weights = halves(rng, 2, channels, *size), halves(rng, 16, channels, *kernel)
     packed = evaluated([image], pack_pairs).astype("float16")
-    filters = pack_stacks(pair_filters(weights, workload), TensorConv.of(pairs))
+    filters = pack_stacks(pair_filters(weights, workload), TensorConv.of(pairs, "float16"))
     made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, pairs))
     assert_rounded(out_of_blocks(made, 16), convolved(image, weights, workload))
 
@@ -193,7 +193,7 @@ def test_pools(maximum: bool, counts_padding: bool) -> None:
 @pytest.mark.parametrize("cores", [1, 8, 132])
 @pytest.mark.parametrize("workload", CONVOLUTIONS.values(), ids=list(CONVOLUTIONS))
 def test_tiles_fit(workload: ConvWorkload, cores: int) -> None:
-    spec, conv = replace(ORIN, cores=cores), TensorConv.of(workload)
+    spec, conv = replace(ORIN, cores=cores), TensorConv.of(workload, "float16")
     tiles = possible_tensor_tiles(conv, spec)
     assert tiles and choose_tensor_tile(conv, spec) == tiles[0]
     assert all(tile.items <= 1024 and tile.local_bytes <= 99 << 10 for tile in tiles)
@@ -202,9 +202,9 @@ def test_tiles_fit(workload: ConvWorkload, cores: int) -> None:
 def test_tiles_of_other_convolutions_are_refused() -> None:
     tile = TensorTile(128, 112, 4, 7, 1, 8, 3)
     wide = ConvWorkload(1, 64, 14, 14, 128, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
-    assert suits(tile, TensorConv.of(wide), ORIN)
-    assert not suits(tile, TensorConv.of(replace(wide, filters=96)), ORIN)
-    assert not suits(replace(tile, depth=16, stages=4), TensorConv.of(wide), ORIN)
+    assert suits(tile, TensorConv.of(wide, "float16"), ORIN)
+    assert not suits(tile, TensorConv.of(replace(wide, filters=96), "float16"), ORIN)
+    assert not suits(replace(tile, depth=16, stages=4), TensorConv.of(wide, "float16"), ORIN)
 
 
 def compiled_with_weights(name: str, target: object) -> tuple[tvm_edge.CompiledModel, Graph]:
