@@ -50,6 +50,8 @@ class BlockLayout:
     plan : LayoutPlan, optional
         The layout of each operator of ``main``, in place of what follows from its operands, and
         the configurations of those convolutions that have a choice.
+    tf32 : bool
+        Whether tensor cores may round float32.
 
     Examples
     --------
@@ -65,8 +67,11 @@ class BlockLayout:
         spec: DeviceSpec,
         configs: Mapping[ConvWorkload, ConvConfig] | None = None,
         plan: LayoutPlan | None = None,
+        *,
+        tf32: bool = False,
     ) -> None:
         self._spec = spec
+        self._tf32 = tf32
         self._configs = configs or {}
         self._plan = plan
 
@@ -94,7 +99,7 @@ class BlockLayout:
                 self._add_transposed(func, chosen, layouts)
                 return chosen, layouts
         if not self._spec.has_cpu_cores:
-            return choose_tensor_blocks(func, self._spec), {}
+            return choose_tensor_blocks(func, self._spec, tf32=self._tf32), {}
         return choose_blocked(func, self._spec, self._configs), {}
 
     def _add_transposed(
@@ -206,7 +211,8 @@ class _Blocker(PyExprMutator):
 
     def _in_units(self, call: relax.Call, config: ConvConfig) -> tuple[relax.Expr, int]:
         """Call a kernel on blocks of 16 bytes, which tensor cores multiply."""
-        found, zero, source = conv_workload(call, ("float16",)), 0, call.args[0]
+        found = conv_workload(call, ("float16", "float32"))
+        zero, source = 0, call.args[0]
         if found is None:
             whole = int8_conv(call, self._bound)
             assert whole is not None, "only convolutions with a workload are chosen"

@@ -20,18 +20,24 @@ from tvm_edge.schedules.gpu.tensor_tile import possible_tensor_tiles
 __all__ = ["choose_tensor_blocks"]
 
 
-def choose_tensor_blocks(func: relax.Function, spec: DeviceSpec) -> dict[relax.Call, ConvConfig]:
-    """Return the convolutions of float16 and int8 in blocks, with the algorithm of each."""
+def choose_tensor_blocks(
+    func: relax.Function, spec: DeviceSpec, *, tf32: bool
+) -> dict[relax.Call, ConvConfig]:
+    """Return the convolutions in blocks, with the algorithm of each.
+
+    They are those of float16 and int8, and with `tf32` those of float32.
+    """
     chosen: dict[relax.Call, ConvConfig] = {}
     if not spec.tensor_cores:
         return chosen
     bound = {binding.var: binding.value for binding in bindings_of(func)}
+    floats = ("float16", "float32") if tf32 else ("float16",)
     for value in bound.values():
-        found, whole = conv_workload(value, ("float16",)), int8_conv(value, bound)
+        found, whole = conv_workload(value, floats), int8_conv(value, bound)
         if whole is not None and str(whole.image.ty.dtype) == "int8":
             workload, dtype = whole.workload, "int8"
         elif found is not None:
-            workload, dtype = found[0], "float16"
+            workload, dtype = found[0], str(value.ty.dtype)
         else:
             continue
         block = BLOCKS[dtype]

@@ -71,7 +71,7 @@ def gpu_conv(
 
 
 def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -> relax.Expr | None:
-    """The call of a kernel that pools `image`, which is in blocks of 16 bytes of float16 or int8.
+    """The call of a kernel that pools `image`, which is in blocks of 16 bytes.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Windows over images in channel blocks of 16 bytes: depthwise convolutions and pools.
 
-Images are of float16 or int8. A work-item has the channels of a block of several pixels. A pixel of
+Images are of float16, int8 or float32. A work-item has the channels of a block of several pixels. A pixel of
 its image is one load of 16 bytes, which all windows that contain it share.
 """
 
@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx, topi
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script.ir_builder import tirx as T
@@ -33,8 +34,8 @@ _GEOMETRY = "tvm_edge.halves_window"
 """Annotation of the block that reduces: its :class:`_Windows` as text."""
 
 _DEPTHWISE, _MAXIMUM, _SUM = range(3)
-_LEAST = {"float16": -65504.0, "int8": -128}
-_ACCUMULATORS = {"float16": "float32", "int8": "int32"}
+_LEAST = {"float16": -65504.0, "int8": -128, "float32": float(np.finfo("float32").min)}
+_ACCUMULATORS = {"float16": "float32", "int8": "int32", "float32": "float32"}
 
 # Work-items for each core that hide the latency of memory.
 _ITEMS_PER_CORE = 1024
@@ -42,6 +43,7 @@ _ITEMS_PER_CORE = 1024
 _SOURCE = r"""
 #ifndef TVM_EDGE_HALVES_WINDOW
 #define TVM_EDGE_HALVES_WINDOW
+#include <cuda_fp16.h>
 template <int LANES>
 struct tvm_edge_lanes;
 template <>
@@ -64,6 +66,15 @@ struct tvm_edge_lanes<16> {  // int8
   static __device__ __forceinline__ void read(Number* values, const uint4& loaded) {
 #pragma unroll
     for (int v = 0; v < 16; v++) values[v] = ((const signed char*)&loaded)[v];
+  }
+};
+template <>
+struct tvm_edge_lanes<4> {  // float32
+  using Number = float;
+  static constexpr float LEAST = -3.402823466e+38f;
+  static __device__ __forceinline__ void read(Number* values, const uint4& loaded) {
+#pragma unroll
+    for (int v = 0; v < 4; v++) values[v] = ((const float*)&loaded)[v];
   }
 };
 template <int LANES, int ZERO, int KIND, int LINES, int COLUMNS, int H, int W, int BLOCKS, int KH,
@@ -171,7 +182,7 @@ class _Windows:
 def depthwise_halves(
     image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, zero: int = 0
 ) -> te.Tensor:
-    """Compute a depthwise convolution of ``[N, C/b, H, W, b]``; one of int8 is of int32.
+    """Compute a depthwise convolution of ``[N, C/b, H, W, b]``; that of int8 is of int32.
 
     Parameters
     ----------
@@ -191,14 +202,16 @@ def depthwise_halves(
     def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         line = y * windows.stride_h + ky * windows.dilation_h
         column = x * windows.stride_w + kx * windows.dilation_w
-        pixel = tirx.Cast(wide, padded[n, o, line, column, v])
-        tap = tirx.Cast(wide, filters[ky, kx, o * windows.lanes + v])
+        pixel = padded[n, o, line, column, v]
+        tap = filters[ky, kx, o * windows.lanes + v]
+        if windows.dtype != wide:
+            pixel, tap = tirx.Cast(wide, pixel), tirx.Cast(wide, tap)
         return te.sum(pixel * tap, axis=[ky, kx])
 
     shape = (windows.batch, windows.blocks, windows.lines, windows.columns, windows.lanes)
     attrs = {_GEOMETRY: knobs_as_text(windows)}
     accumulators = te.compute(shape, product, name="sums", attrs=attrs)
-    if windows.dtype == "int8":
+    if windows.dtype != "float16":
         return accumulators
     return stored(shape, lambda *i: accumulators(*i))
 
@@ -253,7 +266,7 @@ def pool_halves(
         reduce = te.max if maximum else te.sum
         pixel = padded[n, o, line, column, v]
         # TVM does not narrow indices beside the least int32, which a maximum of them begins with.
-        return reduce(pixel if dtype == "int8" else tirx.Cast("float32", pixel), axis=axes)
+        return reduce(tirx.Cast("float32", pixel) if dtype == "float16" else pixel, axis=axes)
 
     def inside(at: tirx.Expr, axis: int) -> tirx.Expr:
         first = at * strides[axis] - padding[axis]
@@ -272,9 +285,9 @@ def pool_halves(
             return own * tirx.const(1 / (kernel[0] * kernel[1]), "float32")
         return own / tirx.Cast("float32", inside(y, 0) * inside(x, 1))
 
-    if dtype == "int8":
-        return accumulators
-    return stored(full, element)
+    if dtype == "float16":
+        return stored(full, element)
+    return accumulators if maximum else te.compute(full, element, name="mean")
 
 
 class HalvesWindow(ScheduleRule):

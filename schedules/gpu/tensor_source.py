@@ -310,7 +310,11 @@ __device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) 
     T.evaluate(cuda_func_call(name, *pointers, source_code=code))
 
 
-_ROUND = """  union Stored {{ half2 pairs[{pairs}]; {vector} vector; __device__ Stored() {{}} }} stored;
+_ROUND = """  union Stored {{
+    half2 pairs[{pairs}];
+    {vector} vector;
+    __device__ Stored() {{}}
+  }} stored;
 #pragma unroll
   for (int i = 0; i < {pairs}; i++)
     stored.pairs[i] = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
@@ -346,8 +350,9 @@ def store_vector(target: Any, offset: tirx.Expr, values: Sequence[tirx.Expr]) ->
     else:
         body = _COPY.format(count=count, width=width, vector=vector)
     names = [f"v{i}" for i in range(count)]
+    given_all = ", ".join(f"{given} {name}" for name in names)
     code = f"""
-__device__ __forceinline__ void {name}({_TYPES[dtype]}* target, {given} {f", {given} ".join(names)}) {{
+__device__ __forceinline__ void {name}({_TYPES[dtype]}* target, {given_all}) {{
   alignas(16) const {given} values[{count}] = {{{", ".join(names)}}};
 {body}}}
 """

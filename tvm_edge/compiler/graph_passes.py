@@ -157,7 +157,9 @@ GRAPH = (
     ),
     on_module(
         "layout",
-        lambda c: BlockLayout(c.resolved.spec, c.choices.configs, c.layouts.plan),
+        lambda c: BlockLayout(
+            c.resolved.spec, c.choices.configs, c.layouts.plan, tf32=c.precision == "tf32"
+        ),
         "BlockLayout",
     )
     .made_optional()
