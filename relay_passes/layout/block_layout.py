@@ -223,7 +223,7 @@ class _Blocker(PyExprMutator):
             pairs = as_pairs(workload, str(weights.dtype))
         if pairs is not None and self._images.image(source) is None:
             value = self.visit_expr(source)
-            value = self.builder_.call_te(pack_pairs, value, primfunc_name_hint="pack_pairs")
+            value = self.builder_.call_te(pack_pairs, value, zero, primfunc_name_hint="pack_pairs")
             own = pair_filters(weights, workload)
             packed = self.builder_.emit(value, "packed")
             return gpu_conv(self.builder_, packed, pairs, own, config, zero), workload.filters

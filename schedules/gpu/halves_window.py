@@ -1,7 +1,7 @@
 """Windows over images in channel blocks of 16 bytes: depthwise convolutions and pools.
 
-Images are of float16, int8 or float32. A work-item has the channels of a block of several pixels. A pixel of
-its image is one load of 16 bytes, which all windows that contain it share.
+Images are of float16, int8 or float32. A work-item has the channels of a block of several pixels.
+A pixel of its image is one load of 16 bytes, which all windows that contain it share.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ struct tvm_edge_lanes<16> {  // int8
   static constexpr int LEAST = -128;
   static __device__ __forceinline__ void read(Number* values, const uint4& loaded) {
 #pragma unroll
-    for (int v = 0; v < 16; v++) values[v] = ((const signed char*)&loaded)[v];
+    for (int v = 0; v < 16; v++) {  // a byte, and its sign three times
+      const unsigned word = ((const unsigned*)&loaded)[v / 4];
+      asm("prmt.b32 %0, %1, 0, %2;"
+          : "=r"(values[v]) : "r"(word), "r"(0x8880 + 0x1111 * (v % 4)));
+    }
   }
 };
 template <>

@@ -59,8 +59,8 @@ def pair_filters(weights: np.ndarray, workload: ConvWorkload) -> np.ndarray:
     )
 
 
-def pack_pairs(image: te.Tensor) -> te.Tensor:
-    """``[N, C, H, W]`` as ``[N, 1, H, W/2, b]``, filled up with zeros."""
+def pack_pairs(image: te.Tensor, zero: int = 0) -> te.Tensor:
+    """``[N, C, H, W]`` as ``[N, 1, H, W/2, b]``, filled up with `zero`, which also is padding."""
     batch, channels, lines, columns = (int(size) for size in image.shape)
     block = BLOCKS[str(image.dtype)]
     share = block // 2
@@ -70,8 +70,9 @@ def pack_pairs(image: te.Tensor) -> te.Tensor:
         inside = [channel < channels] if channels < share else []
         if columns % 2:
             inside.append(column < columns)
-        zero = tirx.const(0, image.dtype)
         value = image[n, channel, y, column]
-        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+        if not inside:
+            return value
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(zero, image.dtype))
 
     return te.compute((batch, 1, lines, -(-columns // 2), block), element, name="pairs")

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.emit import registers
 from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
+from tvm_edge.schedules.gpu.round_bounded import rounded_by_additions
 from tvm_edge.schedules.gpu.tensor_source import has_vectors, load_vector, store_vector
 
 __all__ = ["TensorEpilogue"]
@@ -73,6 +74,7 @@ class TensorEpilogue(Epilogue):
             is_cast = isinstance(result, tirx.Cast) and str(result.ty.dtype) == dtype
             if is_cast and str(result.value.ty.dtype) == wide:
                 result = result.value  # rounded, or cut, with the others
+            result = rounded_by_additions(result)
             is_wide = str(result.ty.dtype) == wide
             results.append(result if is_wide else tirx.Cast(wide, result))
         store_vector(target, self._at(self._target, where), results)
@@ -88,7 +90,8 @@ class TensorEpilogue(Epilogue):
             if not wanted(load) or branches(self._result):
                 continue
             if step_along(load.indices[0], self._axes[-1]) == 1:
-                kept = registers(count, dtype)
+                # A byte is extended once, and then converted as an int32 is, which is faster.
+                kept = registers(count, "int32" if dtype == "int8" else dtype)
                 load_vector(kept, load.source, self._at(load.indices[0], where), count)
                 found.append((load, kept))
         return found
@@ -101,9 +104,22 @@ class TensorEpilogue(Epilogue):
                 return value
             found = (kept for each, kept in loaded if tvm_ffi.structural_equal(load, each))
             kept = next(found, None)
-            return load if kept is None else kept[i]
+            if kept is None:
+                return load
+            own = kept[i]
+            dtype = str(load.ty.dtype)
+            return own if str(own.ty.dtype) == dtype else tirx.Cast(dtype, own)
 
-        return tvm_ffi.structural_map(self._result, (ir.TensorLoad, on_load))
+        def on_cast(cast: tirx.Cast) -> Any:
+            inner = cast.value
+            if isinstance(inner, tirx.Cast) and str(inner.ty.dtype) == "int8":
+                extended = inner.value
+                if isinstance(extended, ir.TensorLoad) and str(extended.ty.dtype) == "int32":
+                    return tirx.Cast(str(cast.ty.dtype), extended)
+            return cast
+
+        result = tvm_ffi.structural_map(self._result, (ir.TensorLoad, on_load))
+        return tvm_ffi.structural_map(result, (tirx.Cast, on_cast))
 
     def _is_accumulator(self, load: ir.TensorLoad) -> bool:
         return self._accumulators is not None and bool(load.source.same_as(self._accumulators))

@@ -291,13 +291,13 @@ def multiply_tile(
 
 
 def load_vector(registers: Any, source: Any, offset: tirx.Expr, count: int) -> None:
-    """Load `count` neighbours from `offset` on to `registers` of their type."""
+    """Load `count` neighbours from `offset` on to `registers` of their type, or int32 of int8."""
     dtype = str(source.dtype)
     kind, width = _TYPES[dtype], min(count, 16 // _BYTES[dtype])
-    vector = _VECTORS[width * _BYTES[dtype]]
+    vector, target = _VECTORS[width * _BYTES[dtype]], _TYPES[str(registers.dtype)]
     name = f"tvm_edge_load_{dtype}_{count}"
     code = f"""
-__device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) {{
+__device__ __forceinline__ void {name}({target}* registers, const {kind}* source) {{
 #pragma unroll
   for (int i = 0; i < {count}; i += {width}) {{
     const {vector} loaded = *(const {vector}*)(source + i);

@@ -167,6 +167,7 @@ def test_products(columns: int) -> None:
     [
         ((12, 14), (3, 3), (1, 1, 1, 1)),
         ((11, 13), (3, 3), (0, 0, 0, 0)),
+        ((11, 13), (3, 3), (1, 1, 1, 1)),
         ((16, 16), (7, 7), (3, 3, 3, 3)),
     ],
     ids=str,
@@ -185,7 +186,7 @@ def test_pairs_of_pixels(
     pairs = as_pairs(workload, dtype)
     assert pairs is not None and pairs.output == workload.output
     image, weights = drawn(rng, dtype, 2, channels, *size), drawn(rng, dtype, 16, channels, *kernel)
-    packed = evaluated([image], pack_pairs).astype(dtype)
+    packed = evaluated([image], lambda x: pack_pairs(x, zero)).astype(dtype)
     filters = pack_stacks(pair_filters(weights, workload), TensorConv.of(pairs, dtype))
     made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, pairs, zero=zero))
     assert_rounded(out_of_blocks(made, 16), convolved(image, weights, workload, zero), dtype)
@@ -262,7 +263,7 @@ def compiled_with_weights(
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(name, "mixed") for name in GRAPHS] + [(name, "tf32") for name in ("strided", "depthwise")],
+    [(name, "mixed") for name in GRAPHS] + [(name, "tf32") for name in ("strided", "depthwise", "product")],
 )
 def test_chosen_and_compiled(name: str, precision: str) -> None:
     """Without a device: nvcc takes the source, and the report says which rule it was."""
