@@ -31,7 +31,12 @@ from tvm_edge.relay_passes.layout.moved_channels import BlockedImage
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
+from tvm_edge.schedules.gpu.pixel_cells import (
+    as_cells,
+    cell_filters,
+    lines_of_cell,
+    pack_cells,
+)
 from tvm_edge.schedules.layouts import image_block
 
 __all__ = ["BlockLayout"]
@@ -218,15 +223,18 @@ class _Blocker(PyExprMutator):
             assert whole is not None, "only convolutions with a workload are chosen"
             found, zero, source = (whole.workload, whole.weights), whole.zero, whole.image
         workload, weights = found
-        pairs = None
+        cells = None
         if config.algorithm == "tensor":
-            pairs = as_pairs(workload, str(weights.dtype))
-        if pairs is not None and self._images.image(source) is None:
+            cells = as_cells(workload, str(weights.dtype))
+        if cells is not None and self._images.image(source) is None:
             value = self.visit_expr(source)
-            value = self.builder_.call_te(pack_pairs, value, zero, primfunc_name_hint="pack_pairs")
-            own = pair_filters(weights, workload)
+            lines = lines_of_cell(workload, cells)
+            value = self.builder_.call_te(
+                pack_cells, value, lines, zero, primfunc_name_hint="pack_cells"
+            )
+            own = cell_filters(weights, workload)
             packed = self.builder_.emit(value, "packed")
-            return gpu_conv(self.builder_, packed, pairs, own, config, zero), workload.filters
+            return gpu_conv(self.builder_, packed, cells, own, config, zero), workload.filters
         image = self._images.packed(source, config.block)
         result = gpu_conv(self.builder_, image.var, workload, weights, config, zero)
         return result, workload.filters

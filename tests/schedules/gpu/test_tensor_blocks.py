@@ -28,7 +28,12 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
-from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
+from tvm_edge.schedules.gpu.pixel_cells import (
+    as_cells,
+    cell_filters,
+    lines_of_cell,
+    pack_cells,
+)
 from tvm_edge.schedules.gpu.tensor_conv import (
     BLOCKS,
     TensorConv,
@@ -168,12 +173,15 @@ def test_products(columns: int) -> None:
         ((12, 14), (3, 3), (1, 1, 1, 1)),
         ((11, 13), (3, 3), (0, 0, 0, 0)),
         ((11, 13), (3, 3), (1, 1, 1, 1)),
-        ((16, 16), (7, 7), (3, 3, 3, 3)),
+        ((16, 15), (7, 7), (3, 3, 3, 3)),
+        ((13, 12), (5, 3), (1, 0, 2, 1)),
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("channels", "dtype"), [(1, "float16"), (3, "float16"), (4, "int8")])
-def test_pairs_of_pixels(
+@pytest.mark.parametrize(
+    ("channels", "dtype"), [(1, "float16"), (3, "float16"), (3, "int8"), (5, "int8")]
+)
+def test_cells_of_pixels(
     size: tuple[int, int],
     kernel: tuple[int, int],
     padding: tuple[int, int, int, int],
@@ -183,12 +191,14 @@ def test_pairs_of_pixels(
     rng = np.random.default_rng(3)
     zero = 5 if dtype == "int8" else 0
     workload = ConvWorkload(2, channels, *size, 16, kernel, (2, 2), padding, (1, 1), 1)
-    pairs = as_pairs(workload, dtype)
-    assert pairs is not None and pairs.output == workload.output
+    cells = as_cells(workload, dtype)
+    assert cells is not None and cells.output == workload.output
+    lines = lines_of_cell(workload, cells)
+    assert lines == (2 if (channels, dtype) == (3, "int8") else 1)
     image, weights = drawn(rng, dtype, 2, channels, *size), drawn(rng, dtype, 16, channels, *kernel)
-    packed = evaluated([image], lambda x: pack_pairs(x, zero)).astype(dtype)
-    filters = pack_stacks(pair_filters(weights, workload), TensorConv.of(pairs, dtype))
-    made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, pairs, zero=zero))
+    packed = evaluated([image], lambda x: pack_cells(x, lines, zero)).astype(dtype)
+    filters = pack_stacks(cell_filters(weights, workload), TensorConv.of(cells, dtype))
+    made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, cells, zero=zero))
     assert_rounded(out_of_blocks(made, 16), convolved(image, weights, workload, zero), dtype)
 
 
@@ -263,7 +273,8 @@ def compiled_with_weights(
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(name, "mixed") for name in GRAPHS] + [(name, "tf32") for name in ("strided", "depthwise", "product")],
+    [(name, "mixed") for name in GRAPHS]
+    + [(name, "tf32") for name in ("strided", "depthwise", "product")],
 )
 def test_chosen_and_compiled(name: str, precision: str) -> None:
     """Without a device: nvcc takes the source, and the report says which rule it was."""
