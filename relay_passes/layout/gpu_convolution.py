@@ -9,9 +9,9 @@ from tvm_edge.relay_passes.ir.expressions import const, is_call, static_shape
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import conv2d_in_blocks, pack_rows
-from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
 from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, conv2d_tensor, pack_stacks
+from tvm_edge.schedules.gpu.unit_window import depthwise_units, pool_units
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = ["gpu_conv", "gpu_pool"]
@@ -52,10 +52,10 @@ def gpu_conv(
         )
     if config.algorithm == "window":
         return builder.call_te(
-            lambda image, filters: depthwise_halves(image, filters, workload, zero),
+            lambda image, filters: depthwise_units(image, filters, workload, zero),
             image,
             const(pack_rows(weights, workload, config.block), dtype),
-            primfunc_name_hint="depthwise_halves",
+            primfunc_name_hint="depthwise_units",
             primfunc_attrs={"op_pattern": 4},
         )
     key = ITEMS if config.algorithm == "items" else CONFIG
@@ -98,7 +98,7 @@ def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -
     if not maximum and (dtype == "int8" or attrs.ceil_mode or sizes[2] != [1, 1]):
         return None
     return builder.call_te(
-        lambda image: pool_halves(
+        lambda image: pool_units(
             image,
             shape[2:],
             [*sizes, padding[:2]],
@@ -106,6 +106,6 @@ def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -
             counts_padding=bool(attrs.count_include_pad),
         ),
         image,
-        primfunc_name_hint="pool_halves",
+        primfunc_name_hint="pool_units",
         primfunc_attrs={"op_pattern": 4},
     )

@@ -27,7 +27,6 @@ from tests.schedules.harness import Graph
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
 from tvm_edge.schedules.gpu.pixel_cells import (
     as_cells,
     cell_filters,
@@ -48,6 +47,7 @@ from tvm_edge.schedules.gpu.tensor_tile import (
     possible_tensor_tiles,
     suits,
 )
+from tvm_edge.schedules.gpu.unit_window import depthwise_units, pool_units
 
 GRAPHS = {
     "3x3": conv(1, 16, 7, 9, outputs=20, kernel=(3, 3), pads=[1] * 4),
@@ -60,7 +60,7 @@ GRAPHS = {
     "product": matrices((5, 24), (24, 40)),
     "residual": residual(),
 }
-RULES = {"depthwise": "halves_window"}
+RULES = {"depthwise": "unit_window"}
 DATA = {"product": (0,), "residual": (0, 3)}
 """Inputs that stay inputs: the others, the last one excepted, are weights."""
 
@@ -211,7 +211,7 @@ def test_depthwise(dtype: str) -> None:
     filters = np.zeros((3, 3, 12 if dtype == "float32" else 16), dtype)
     filters[..., :12] = weights[:, 0].transpose(1, 2, 0)
     made = evaluated(
-        [in_blocks(image), filters], lambda x, w: depthwise_halves(x, w, workload, zero)
+        [in_blocks(image), filters], lambda x, w: depthwise_units(x, w, workload, zero)
     )
     assert_rounded(out_of_blocks(made, 12), convolved(image, weights, workload, zero), dtype)
 
@@ -226,7 +226,7 @@ def test_pools(maximum: bool, counts_padding: bool, dtype: str) -> None:
     image = drawn(rng, dtype, 1, 8, 7, 9)
     made = evaluated(
         [in_blocks(image)],
-        lambda x: pool_halves(
+        lambda x: pool_units(
             x,
             (4, 5),
             [(3, 3), (2, 2), (1, 1), (1, 1)],
@@ -289,7 +289,7 @@ def test_a_quantised_network_is_chosen_and_compiled() -> None:
     compiled = tvm_edge.compile(model, "jetson-orin-nano", fallback="none")
     rules = Counter(kernel.rule for kernel in compiled.report.kernels)
     tensor = sum(count for rule, count in rules.items() if "tensor_blocks" in rule)
-    assert tensor >= 4 and rules["halves_window"] == 3 and rules["vectors_of_halves"] >= 1
+    assert tensor >= 4 and rules["unit_window"] == 3 and rules["unit_vectors"] >= 1
     assert not any("dp4a" in rule for rule in rules)
 
 

@@ -25,13 +25,13 @@ from tvm_edge.schedules.gpu.blocked_kernel import epilogue_in_blocks
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS
 from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 
-__all__ = ["VectorsOfHalves"]
+__all__ = ["UnitVectors"]
 
 
-class VectorsOfHalves(ScheduleRule):
+class UnitVectors(ScheduleRule):
     """Element-wise functions, and packing, of images in channel blocks of 16 bytes."""
 
-    name = "vectors_of_halves"
+    name = "unit_vectors"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one block that stores such an image."""

@@ -28,9 +28,9 @@ from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 from tvm_edge.schedules.open_lengths import divides
 
-__all__ = ["HalvesWindow", "depthwise_halves", "pool_halves"]
+__all__ = ["UnitWindow", "depthwise_units", "pool_units"]
 
-_GEOMETRY = "tvm_edge.halves_window"
+_GEOMETRY = "tvm_edge.unit_window"
 """Annotation of the block that reduces: its :class:`_Windows` as text."""
 
 _DEPTHWISE, _MAXIMUM, _SUM = range(3)
@@ -41,8 +41,8 @@ _ACCUMULATORS = {"float16": "float32", "int8": "int32", "float32": "float32"}
 _ITEMS_PER_CORE = 1024
 
 _SOURCE = r"""
-#ifndef TVM_EDGE_HALVES_WINDOW
-#define TVM_EDGE_HALVES_WINDOW
+#ifndef TVM_EDGE_UNIT_WINDOW
+#define TVM_EDGE_UNIT_WINDOW
 #include <cuda_fp16.h>
 template <int LANES>
 struct tvm_edge_lanes;
@@ -183,7 +183,7 @@ class _Windows:
         return tuple(getattr(self, each.name) for each in fields(self)[2:11])
 
 
-def depthwise_halves(
+def depthwise_units(
     image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, zero: int = 0
 ) -> te.Tensor:
     """Compute a depthwise convolution of ``[N, C/b, H, W, b]``; that of int8 is of int32.
@@ -220,7 +220,7 @@ def depthwise_halves(
     return stored(shape, lambda *i: accumulators(*i))
 
 
-def pool_halves(
+def pool_units(
     image: te.Tensor,
     shape: Sequence[int],
     sizes: Sequence[Sequence[int]],
@@ -294,10 +294,10 @@ def pool_halves(
     return accumulators if maximum else te.compute(full, element, name="mean")
 
 
-class HalvesWindow(ScheduleRule):
+class UnitWindow(ScheduleRule):
     """Depthwise convolutions and pools in channel blocks of 16 bytes, in CUDA C."""
 
-    name = "halves_window"
+    name = "unit_window"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one of them and its epilogue."""
