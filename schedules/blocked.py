@@ -173,12 +173,13 @@ def repack_image(image: te.Tensor, channels: int, block: int) -> te.Tensor:
     return te.compute(shape, element, name="repacked")
 
 
-def pad_image(image: te.Tensor, padding: Sequence[int]) -> te.Tensor:
-    """Zeros around the lines and columns of ``[N, C/b, H, W, b]``; the image itself if none."""
+def pad_image(image: te.Tensor, padding: Sequence[int], zero: int = 0) -> te.Tensor:
+    """Pad the lines and columns of ``[N, C/b, H, W, b]``; return the image itself if none are."""
     top, left, bottom, right = padding
     if all(isinstance(beyond, int) and not beyond for beyond in padding):
         return image
-    return topi.nn.pad(image, [0, 0, top, left, 0], [0, 0, bottom, right, 0], name="padded")
+    before, after = [0, 0, top, left, 0], [0, 0, bottom, right, 0]
+    return topi.nn.pad(image, before, after, tirx.const(zero, image.dtype), name="padded")
 
 
 def conv2d(

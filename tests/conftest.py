@@ -207,7 +207,13 @@ def own_memory() -> Iterator[None]:
 @pytest.fixture
 def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for this machine's GPU, pocl among them, by the rules for those of phones."""
-    _compile_as_if(monkeypatch, on_cpu=False, simd_bytes=16, local_memory_kind="global")
+    _compile_as_if(
+        monkeypatch,
+        on_cpu=False,
+        simd_bytes=16,
+        local_memory_kind="global",
+        tensor_cores=False,
+    )
 
 
 @pytest.fixture
@@ -220,6 +226,7 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch,
         on_cpu=False,
         simd_bytes=16,
+        tensor_cores=False,
         cores=132,
         alus=128,
         wave=32,

@@ -1,10 +1,13 @@
-"""Networks in float16 on slices of a GPU, the size of an edge device, beside PyTorch.
+"""Networks on slices of a GPU, the size of an edge device, beside PyTorch.
 
 One row per network and slice: batch 1, µs of a call by device events around many calls.
-``mixed`` and ``float32`` are tvm-edge's, heuristics alone. ``cuDNN`` is PyTorch in float16 with
-channels last and algorithms chosen by measurement, ``compiled`` is ``torch.compile`` in its mode
-``max-autotune``; both in a CUDA graph. ``compiled`` runs as it is and with inductor's minimum of 68
-multiprocessors out of the way; the faster one counts.
+``mixed``, ``tf32``, ``float32`` and ``int8`` are tvm-edge's, heuristics alone; ``int8`` is the
+network quantised by ONNX Runtime's tool. ``cuDNN`` is PyTorch in float16 with channels last and
+algorithms chosen by measurement, ``cuDNN tf32`` the same in float32 with tf32 allowed, the faster
+one of channels last and not, ``compiled`` is ``torch.compile`` in float16 in its mode
+``max-autotune``; all in a CUDA graph. ``compiled`` runs as it is and with inductor's minimum of 68
+multiprocessors out of the way; the faster one counts. What is ours is compiled before anything is
+timed, ``--jobs`` at once.
 
 NVIDIA's MPS gives a process some of the multiprocessors. Memory and caches are the whole GPU's, and
 no setting of the GPU is touched. ``--slice 132`` is a whole H100.
@@ -17,11 +20,15 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from benchmarks.common.correctness import (
     compare_outputs,
@@ -31,71 +38,116 @@ from benchmarks.common.correctness import (
     write_reference,
 )
 from benchmarks.common.machine import describe_machine
+from benchmarks.common.onnx_runtime import onnxruntime_function
 from benchmarks.common.options import Among, Parser, save_json
 from benchmarks.common.processes import Job, run_child_within
 from benchmarks.common.timing import machine_us, torch_us
 from benchmarks.gpu.networks import NETWORKS
 
+ALSO = ("googlenet",)
 _CALLS = 30  # between two events
-_ERRORS = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2}
+_ERRORS = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "int8": 5e-2}
 _PEERS_ERROR = 5e-2
-_PEERS = ("cuDNN", "compiled", "compiled with templates")
+_PEERS = ("cuDNN", "cuDNN tf32", "compiled", "compiled with templates")
 _MOST_SECONDS = 400
 _PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
-def _ours(name: str, precision: str, folder: Path) -> dict[str, Any]:
-    """A job: compile the network for this slice, compare its results, and time it."""
+def _prepare(name: str, precision: str, folder: Path) -> dict[str, Any]:
+    """A job: write the network, quantised for int8, an input, and ONNX Runtime's outputs."""
+    if precision != "int8":
+        return write_reference(name, folder)
+    import onnx
+
+    from benchmarks.models.int8_models import inputs_of, quantized
+
+    own = _name(name, precision)
+    model, inputs = quantized(name), inputs_of(name, 0)
+    onnx.save(model, folder / f"{own}.onnx")
+    np.savez(folder / f"{own}.inputs.npz", **inputs)
+    np.savez(folder / f"{own}.expected.npz", **onnxruntime_function(model)(inputs))
+    return {}
+
+
+def _name(network: str, precision: str) -> str:
+    """Name of a network's files in a precision."""
+    return f"{network}_int8" if precision == "int8" else network
+
+
+def _compile(name: str, precision: str, cores: str, folder: Path) -> dict[str, Any]:
+    """A job: compile the network for this slice."""
+    import tvm_edge
+
+    start = perf_counter()
+    model = tvm_edge.compile(
+        folder / f"{_name(name, precision)}.onnx",
+        "cuda",
+        precision="float32" if precision == "int8" else precision,
+        fallback="none",
+        tuning_logs=False,
+    )
+    seconds = perf_counter() - start
+    model.export(_artifact(name, precision, cores, folder))
+    return {"compile_seconds": seconds}
+
+
+def _artifact(name: str, precision: str, cores: str, folder: Path) -> Path:
+    return folder / f"{name}.{precision}.{cores}.tvme"
+
+
+def _ours(name: str, precision: str, cores: str, folder: Path) -> dict[str, Any]:
+    """A job: compare the results of what was compiled, and time it."""
     import tvm
 
     import tvm_edge
 
-    start = perf_counter()
-    path = folder / f"{name}.onnx"
-    model = tvm_edge.compile(path, "cuda", precision=precision, fallback="none", tuning_logs=False)
-    seconds = perf_counter() - start
-    arrays = load_inputs(name, folder)
-    error = compare_outputs(model.run(arrays), load_expected(name, folder), path)["error"]
-    artifact = folder / f"{name}.{precision}.{os.getpid()}.tvme"
-    model.export(artifact)
+    artifact, own = _artifact(name, precision, cores, folder), _name(name, precision)
+    model, arrays = tvm_edge.load(artifact), load_inputs(own, folder)
+    expected = load_expected(own, folder)
+    error = compare_outputs(model.run(arrays), expected, folder / f"{own}.onnx")["error"]
     inputs = {key: tvm.runtime.tensor(value, tvm.cuda()) for key, value in arrays.items()}
     return {
         "us": machine_us(artifact, "cuda", inputs, _CALLS),
         "error": error,
         "right": bool(error <= _ERRORS[precision]),
-        "compile_seconds": seconds,
         "cores": tvm.cuda().multi_processor_count,
         "kernels": [[k.name, k.time_us, k.gflops] for k in model.profile(arrays).kernels],
     }
 
 
-def _peer(name: str, peer: str, folder: Path) -> dict[str, Any]:
-    """A job: the network in PyTorch, float16 with channels last."""
+def _peer(name: str, peer: str, _cores: str, folder: Path) -> dict[str, Any]:
+    """A job: the network in PyTorch, float16 with channels last, or tf32."""
     import onnx
     import torch
 
     from benchmarks.gpu.pytorch import graphed, network
 
     torch.backends.cudnn.benchmark = True
-    run: Any = network(onnx.load(folder / f"{name}.onnx"), "cuda", torch.float16)
-    if peer != "cuDNN":
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    dtype = torch.float32 if peer == "cuDNN tf32" else torch.float16
+    formats = [torch.channels_last]
+    if peer == "cuDNN tf32":
+        formats.append(torch.contiguous_format)
+    run: Any = network(onnx.load(folder / f"{name}.onnx"), "cuda", dtype)
+    if not peer.startswith("cuDNN"):
         if peer != "compiled":
             from torch._inductor import utils
 
             utils.is_big_gpu = lambda *_: True
         run = torch.compile(run, mode="max-autotune-no-cudagraphs")
     (array,) = load_inputs(name, folder).values()
-    data = torch.from_numpy(array).cuda().to(torch.float16, memory_format=torch.channels_last)
-    with torch.inference_mode():
-        result = run(data.clone())[0].float().cpu().numpy()
     (expected,) = load_expected(name, folder).values()
-    error = relative_error(result, expected)
-    graph = graphed(run, data.clone())
-    us = torch_us(graph.replay, _CALLS)
-    return {"us": us, "error": error, "right": bool(error <= _PEERS_ERROR)}
+    times, error = [], 0.0
+    for layout in formats:
+        data = torch.from_numpy(array).cuda().to(dtype, memory_format=layout)
+        with torch.inference_mode():
+            result = run(data.clone())[0].float().cpu().numpy()
+        error = max(error, relative_error(result, expected))
+        times.append(torch_us(graphed(run, data.clone()).replay, _CALLS))
+    return {"us": min(times), "error": error, "right": bool(error <= _PEERS_ERROR)}
 
 
-JOBS: dict[str, Job] = {"prepare": write_reference, "ours": _ours, "peer": _peer}
+JOBS: dict[str, Job] = {"prepare": _prepare, "compile": _compile, "ours": _ours, "peer": _peer}
 
 
 @contextmanager
@@ -119,29 +171,44 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     import torch
 
     whole = torch.cuda.get_device_properties(0).multi_processor_count
-    for name in options.networks:
-        run_child_within(_MOST_SECONDS, __name__, "prepare", name, folder)
+    files = {("int8" if p == "int8" else "float32") for p in (*options.precision, "float32")}
+    work = list(product(options.networks, sorted(files)))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda job: _child("prepare", *job, folder), work))
     found: dict[str, Any] = {}
     runs = [("ours", precision) for precision in options.precision]
     runs += [("peer", peer) for peer in options.peers]
     with _sliced():
         for cores in options.slice:
             share = {_PERCENTAGE: _percentage(cores, whole)}
-            for _ in range(options.rounds):
-                for name in options.networks:
+            ours = list(product(options.networks, options.precision))
+            with ThreadPoolExecutor(options.jobs) as pool:
+                compiled = pool.map(
+                    lambda job, own=(cores, share): _child(
+                        "compile", *job, own[0], folder, **own[1]
+                    ),
+                    ours,
+                )
+                seconds = dict(zip(ours, compiled, strict=True))
+            for turn in range(options.rounds):
+                for name, (job, what) in product(options.networks, runs):
+                    if job == "peer" and turn >= options.peer_rounds:
+                        continue
+                    result = _child(job, name, what, cores, folder, **share)
+                    result |= seconds.get((name, what), {})
                     row = found.setdefault(f"{cores} {name}", {})
-                    for job, what in runs:
-                        result = run_child_within(
-                            _MOST_SECONDS, __name__, job, name, what, folder, **share
-                        )
-                        row.setdefault(what, []).append(result)
-                        said = result.get("failed") or f"{result['us']:,.1f} µs, {result}"
-                        print(f"{cores} {name} {what}: {said[:300]}", flush=True)
-                        given = result.get("cores", cores)
-                        if given != cores:
-                            raise SystemExit(f"MPS gave {given} multiprocessors; ask for those")
-                        save_json(options.json, found)
+                    row.setdefault(what, []).append(result)
+                    said = result.get("failed") or f"{result['us']:,.1f} µs, {result}"
+                    print(f"{cores} {name} {what}: {said[:200]}", flush=True)
+                    given = result.get("cores", cores)
+                    if given != cores:
+                        raise SystemExit(f"MPS gave {given} multiprocessors; ask for those")
+                    save_json(options.json, found)
     return found
+
+
+def _child(job: str, *arguments: Any, **environment: str) -> dict[str, Any]:
+    return run_child_within(_MOST_SECONDS, __name__, job, *arguments, **environment)
 
 
 def _middle(results: Sequence[dict[str, Any]]) -> float:
@@ -151,26 +218,35 @@ def _middle(results: Sequence[dict[str, Any]]) -> float:
 
 def _lines(found: dict[str, Any], options: argparse.Namespace) -> list[str]:
     ours = list(options.precision)
+    ratios_of = (
+        ("cuDNN", "mixed"),
+        ("compiled", "mixed"),
+        ("cuDNN tf32", "tf32"),
+        ("mixed", "int8"),
+        ("float32", "mixed"),
+    )
+    named = " | ".join(f"{peer} / {own}" for peer, own in ratios_of)
     lines = [
-        f"| slice, network | {' | '.join((*ours, *options.peers))} | cuDNN / mixed "
-        "| compiled / mixed |",
-        "|---" * (3 + len(ours) + len(options.peers)) + "|",
+        f"| slice, network | {' | '.join((*ours, *options.peers))} | {named} |",
+        "|---" * (1 + len(ratios_of) + len(ours) + len(options.peers)) + "|",
     ]
     ratios: dict[tuple[str, str], list[float]] = {}
     for key, row in found.items():
         us = {what: _middle(results) for what, results in row.items()}
-        compiled = min((us[p] for p in _PEERS[1:] if us.get(p, 0) > 0), default=float("nan"))
         words = [f"{us.get(what, float('nan')):,.0f}" for what in (*ours, *options.peers)]
-        for peer, value in (("cuDNN", us.get("cuDNN", float("nan"))), ("compiled", compiled)):
-            ratio = value / us.get("mixed", float("nan"))
+        templates = us.get("compiled with templates", 0)
+        if templates > 0:
+            us["compiled"] = min(templates, us.get("compiled", templates))
+        for peer, own in ratios_of:
+            ratio = us.get(peer, float("nan")) / us.get(own, float("nan"))
             words.append(f"**{ratio:.2f}**")
             if ratio > 0:
-                ratios.setdefault((key.split()[0], peer), []).append(ratio)
+                ratios.setdefault((key.split()[0], f"{peer} / {own}"), []).append(ratio)
         lines.append(f"| {key} | {' | '.join(words)} |")
     lines.append("")
     for (cores, peer), values in ratios.items():
         lines.append(
-            f"- {cores} multiprocessors, {peer} / mixed: geometric mean "
+            f"- {cores} multiprocessors, {peer}: geometric mean "
             f"**{geometric_mean(values):.2f}**, least {min(values):.2f}"
         )
     return lines
@@ -179,9 +255,10 @@ def _lines(found: dict[str, Any], options: argparse.Namespace) -> list[str]:
 def main(arguments: Sequence[str]) -> None:
     """The command line."""
     parser = Parser("gpu_slices", __doc__)
-    parser.shared(networks=Among(NETWORKS, NETWORKS), rounds=3, json=None)
+    parser.shared(networks=Among(NETWORKS, (*NETWORKS, *ALSO)), rounds=3, jobs=8, json=None)
     parser.add_argument("--slice", nargs="+", type=int, default=[8], help="multiprocessors")
     parser.add_argument("--precision", nargs="+", choices=_ERRORS, default=["mixed", "float32"])
+    parser.add_argument("--peer-rounds", type=int, default=1)
     parser.add_argument("--peers", nargs="*", choices=_PEERS, default=list(_PEERS))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ they can; an image is packed where a convolution needs it and unpacked where som
 it, each at most once. Filters and constants are packed here, when the model is compiled.
 
 On a CPU blocks are what kernels are best with. On a GPU they are what a plan says, and what tensor
-cores multiply float16 in.
+cores multiply in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ from tvm_edge.relay_passes.layout.moved_channels import BlockedImage
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
+from tvm_edge.schedules.gpu.pixel_cells import (
+    as_cells,
+    cell_filters,
+    lines_of_cell,
+    pack_cells,
+)
 from tvm_edge.schedules.layouts import image_block
 
 __all__ = ["BlockLayout"]
@@ -50,6 +55,8 @@ class BlockLayout:
     plan : LayoutPlan, optional
         The layout of each operator of ``main``, in place of what follows from its operands, and
         the configurations of those convolutions that have a choice.
+    tf32 : bool
+        Whether tensor cores may round float32.
 
     Examples
     --------
@@ -65,8 +72,11 @@ class BlockLayout:
         spec: DeviceSpec,
         configs: Mapping[ConvWorkload, ConvConfig] | None = None,
         plan: LayoutPlan | None = None,
+        *,
+        tf32: bool = False,
     ) -> None:
         self._spec = spec
+        self._tf32 = tf32
         self._configs = configs or {}
         self._plan = plan
 
@@ -94,7 +104,7 @@ class BlockLayout:
                 self._add_transposed(func, chosen, layouts)
                 return chosen, layouts
         if not self._spec.has_cpu_cores:
-            return choose_tensor_blocks(func, self._spec), {}
+            return choose_tensor_blocks(func, self._spec, tf32=self._tf32), {}
         return choose_blocked(func, self._spec, self._configs), {}
 
     def _add_transposed(
@@ -191,23 +201,42 @@ class _Blocker(PyExprMutator):
         config = self._chosen.get(call)
         if config is None:
             return None
-        found = conv_workload(call, ("float32", "float16"), open_too=True)
+        if config.algorithm in ("tensor", "window"):
+            return self._in_units(call, config)
+        found = conv_workload(call, open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
-        halves = str(call.ty.dtype) == "float16"
-        depth = config.block if halves else image_block(workload, config.block, self._spec)
-        pairs = as_pairs(workload) if config.algorithm == "tensor" else None
-        if pairs is not None and self._images.image(call.args[0]) is None:
-            value = self.visit_expr(call.args[0])
-            value = self.builder_.call_te(pack_pairs, value, primfunc_name_hint="pack_pairs")
-            own = pair_filters(weights, workload)
-            packed = self.builder_.emit(value, "packed")
-            return gpu_conv(self.builder_, packed, pairs, own, config), workload.filters
+        depth = image_block(workload, config.block, self._spec)
         image = self._images.packed(call.args[0], depth)
         if not self._spec.has_cpu_cores:
             result = gpu_conv(self.builder_, image.var, workload, weights, config)
             return result, workload.filters
         result = self._convolutions.call(image.var, workload, weights, config, depth)
+        return result, workload.filters
+
+    def _in_units(self, call: relax.Call, config: ConvConfig) -> tuple[relax.Expr, int]:
+        """Call a kernel on blocks of 16 bytes, which tensor cores multiply."""
+        found = conv_workload(call, ("float16", "float32"))
+        zero, source = 0, call.args[0]
+        if found is None:
+            whole = int8_conv(call, self._bound)
+            assert whole is not None, "only convolutions with a workload are chosen"
+            found, zero, source = (whole.workload, whole.weights), whole.zero, whole.image
+        workload, weights = found
+        cells = None
+        if config.algorithm == "tensor":
+            cells = as_cells(workload, str(weights.dtype))
+        if cells is not None and self._images.image(source) is None:
+            value = self.visit_expr(source)
+            lines = lines_of_cell(workload, cells)
+            value = self.builder_.call_te(
+                pack_cells, value, lines, zero, primfunc_name_hint="pack_cells"
+            )
+            own = cell_filters(weights, workload)
+            packed = self.builder_.emit(value, "packed")
+            return gpu_conv(self.builder_, packed, cells, own, config, zero), workload.filters
+        image = self._images.packed(source, config.block)
+        result = gpu_conv(self.builder_, image.var, workload, weights, config, zero)
         return result, workload.filters
 
     def _conv2d_transpose(self, call: relax.Call) -> tuple[relax.Expr, int] | None:

@@ -172,7 +172,7 @@ class BlockedOperators:
         if image is None or call.attrs.layout != "NCHW" or call.attrs.out_layout != "NCHW":
             return None
         attrs = call.attrs
-        if not self._spec.has_cpu_cores and str(call.ty.dtype) == "float16":
+        if self._spec.tensor_cores:
             pool = gpu_pool(self._builder, image.var, call)
             if pool is not None:
                 return pool, image.channels

@@ -1,4 +1,4 @@
-"""Choose the convolutions of float16 that run on tensor cores, in blocks of eight channels.
+"""Choose the convolutions that run on tensor cores, in channel blocks of 16 bytes.
 
 Blocks begin at the first of them and end where an operator has no kernel on blocks. The conversion
 there is one pass over an image; a convolution without tensor cores is slower by ten of them.
@@ -11,28 +11,39 @@ from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import bindings_of
-from tvm_edge.relay_passes.ir.workloads import conv_workload
+from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
-from tvm_edge.schedules.gpu.tensor_conv import BLOCK, TensorConv, tensor_applies
+from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, tensor_applies
 from tvm_edge.schedules.gpu.tensor_tile import possible_tensor_tiles
 
 __all__ = ["choose_tensor_blocks"]
 
 
-def choose_tensor_blocks(func: relax.Function, spec: DeviceSpec) -> dict[relax.Call, ConvConfig]:
-    """Return the convolutions in blocks of eight channels, with the algorithm of each."""
+def choose_tensor_blocks(
+    func: relax.Function, spec: DeviceSpec, *, tf32: bool
+) -> dict[relax.Call, ConvConfig]:
+    """Return the convolutions in blocks, with the algorithm of each.
+
+    They are those of float16 and int8, and with `tf32` those of float32.
+    """
     chosen: dict[relax.Call, ConvConfig] = {}
     if not spec.tensor_cores:
         return chosen
-    for binding in bindings_of(func):
-        found = conv_workload(binding.value, ("float16",))
-        if found is None:
+    bound = {binding.var: binding.value for binding in bindings_of(func)}
+    floats = ("float16", "float32") if tf32 else ("float16",)
+    for value in bound.values():
+        found, whole = conv_workload(value, floats), int8_conv(value, bound)
+        if whole is not None and str(whole.image.ty.dtype) == "int8":
+            workload, dtype = whole.workload, "int8"
+        elif found is not None:
+            workload, dtype = found[0], str(value.ty.dtype)
+        else:
             continue
-        workload = found[0]
+        block = BLOCKS[dtype]
         if tensor_applies(workload):
-            if possible_tensor_tiles(TensorConv.of(workload), spec):
-                chosen[binding.value] = ConvConfig("tensor", BLOCK)
-        elif workload.depthwise and fills(workload.channels, BLOCK):
-            chosen[binding.value] = ConvConfig("window", BLOCK)
+            if possible_tensor_tiles(TensorConv.of(workload, dtype), spec):
+                chosen[value] = ConvConfig("tensor", block)
+        elif workload.depthwise and fills(workload.channels, block):
+            chosen[value] = ConvConfig("window", block)
     return chosen

@@ -9,9 +9,9 @@ from tvm_edge.relay_passes.ir.expressions import const, is_call, static_shape
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import conv2d_in_blocks, pack_rows
-from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
 from tvm_edge.schedules.gpu.items import ITEMS
-from tvm_edge.schedules.gpu.tensor_conv import BLOCK, TensorConv, conv2d_tensor, pack_stacks
+from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, conv2d_tensor, pack_stacks
+from tvm_edge.schedules.gpu.unit_window import depthwise_units, pool_units
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = ["gpu_conv", "gpu_pool"]
@@ -23,6 +23,7 @@ def gpu_conv(
     workload: ConvWorkload,
     weights: np.ndarray,
     config: ConvConfig,
+    zero: int = 0,
 ) -> relax.Expr:
     """The call of a kernel that convolves `image`, which is in the blocks that it reads.
 
@@ -36,22 +37,25 @@ def gpu_conv(
         ``[O, C/groups, KH, KW]``.
     config : ConvConfig
         In blocks.
+    zero : int
+        What an image of int8 is padded with.
     """
+    dtype = str(weights.dtype)
     if config.algorithm == "tensor":
-        packed = pack_stacks(weights, TensorConv.of(workload))
+        packed = pack_stacks(weights, TensorConv.of(workload, dtype))
         return builder.call_te(
-            lambda image, filters: conv2d_tensor(image, filters, workload, config.knobs),
+            lambda image, filters: conv2d_tensor(image, filters, workload, config.knobs, zero),
             image,
-            const(packed, "float16"),
+            const(packed, dtype),
             primfunc_name_hint="conv2d_tensor",
             primfunc_attrs={"op_pattern": 4},
         )
     if config.algorithm == "window":
         return builder.call_te(
-            lambda image, filters: depthwise_halves(image, filters, workload),
+            lambda image, filters: depthwise_units(image, filters, workload, zero),
             image,
-            const(pack_rows(weights, workload, config.block), "float16"),
-            primfunc_name_hint="depthwise_halves",
+            const(pack_rows(weights, workload, config.block), dtype),
+            primfunc_name_hint="depthwise_units",
             primfunc_attrs={"op_pattern": 4},
         )
     key = ITEMS if config.algorithm == "items" else CONFIG
@@ -67,7 +71,7 @@ def gpu_conv(
 
 
 def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -> relax.Expr | None:
-    """The call of a kernel that pools `image`, which is in blocks of eight channels of float16.
+    """The call of a kernel that pools `image`, which is in blocks of 16 bytes.
 
     Parameters
     ----------
@@ -80,20 +84,21 @@ def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -
     Returns
     -------
     relax.Expr or None
-        ``None`` where there is no kernel: means of windows that end outside of the padding, and
-        shapes that only a run tells.
+        ``None`` where there is no kernel: means of int8 or of windows that end outside of the
+        padding, and shapes that only a run tells.
     """
     attrs, shape = call.attrs, static_shape(call.ty)
     maximum = is_call(call, "relax.nn.max_pool2d")
     sizes = [[int(n) for n in own] for own in (attrs.pool_size, attrs.strides, attrs.dilation)]
     padding = [int(n) for n in attrs.padding]
     static = static_shape(image.ty)
-    if shape is None or static is None or static[-1] != BLOCK:
+    dtype = str(image.ty.dtype)
+    if shape is None or static is None or static[-1] != BLOCKS.get(dtype):
         return None
-    if not maximum and (attrs.ceil_mode or sizes[2] != [1, 1]):
+    if not maximum and (dtype == "int8" or attrs.ceil_mode or sizes[2] != [1, 1]):
         return None
     return builder.call_te(
-        lambda image: pool_halves(
+        lambda image: pool_units(
             image,
             shape[2:],
             [*sizes, padding[:2]],
@@ -101,6 +106,6 @@ def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -
             counts_padding=bool(attrs.count_include_pad),
         ),
         image,
-        primfunc_name_hint="pool_halves",
+        primfunc_name_hint="pool_units",
         primfunc_attrs={"op_pattern": 4},
     )

@@ -20,7 +20,6 @@ from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.dot_products import has_dot_products, with_dot_products
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.flat import Flat
-from tvm_edge.schedules.gpu.halves_window import HalvesWindow
 from tvm_edge.schedules.gpu.item_blocks import ItemBlocks
 from tvm_edge.schedules.gpu.launch import schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
@@ -28,7 +27,8 @@ from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tensor_blocks import TensorBlocks
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
-from tvm_edge.schedules.gpu.vectors_of_halves import VectorsOfHalves
+from tvm_edge.schedules.gpu.unit_vectors import UnitVectors
+from tvm_edge.schedules.gpu.unit_window import UnitWindow
 from tvm_edge.schedules.gpu.window import schedule_window
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
 from tvm_edge.schedules.gpu.workspace import workspace_outside
@@ -39,8 +39,8 @@ __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
     TensorBlocks(),
-    HalvesWindow(),
-    VectorsOfHalves(),
+    UnitWindow(),
+    UnitVectors(),
     TiledBlocks(),
     ItemBlocks(),
     WinogradOutput(),

@@ -1,4 +1,4 @@
-"""Analysis of a reduction in blocks of eight channels of float16, and its epilogue.
+"""Analysis of a reduction in channel blocks of 16 bytes, and its epilogue.
 
 The kernels in CUDA C read their geometry off an annotation. What the function itself shows is where
 the image lies, in the result of a concatenation perhaps, and what follows the reduction.
@@ -15,7 +15,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm_edge.schedules.accesses import Access, accesses, constant
 from tvm_edge.schedules.analysis import accepts, root_blocks
 from tvm_edge.schedules.gpu.epilogue import Memory, substituted
-from tvm_edge.schedules.gpu.tensor_conv import BLOCK
+from tvm_edge.schedules.gpu.tensor_conv import BLOCKS
 from tvm_edge.schedules.gpu.tensor_epilogue import TensorEpilogue
 from tvm_edge.schedules.gpu.written import buffers_of
 from tvm_edge.schedules.knobs import CONFIG
@@ -97,16 +97,22 @@ class BlockedKernel:
 
     @property
     def accumulators(self) -> tirx.Buffer:
-        """What the reduction writes: ``[N, blocks, lines, columns, 8]``, or ``[rows, columns]``."""
+        """What the reduction writes: ``[N, blocks, lines, columns, b]``, or ``[rows, columns]``."""
         return self.reduction.writes[0].source
+
+    @property
+    def lanes(self) -> int:
+        """Channels of a block."""
+        image = next(a.buffer for a in _reads(self.reduction))
+        return BLOCKS[str(image.dtype)]
 
     @property
     def blocks(self) -> int:
         """Channel blocks of the result."""
-        return _blocks(self.accumulators)
+        return _blocks(self.accumulators, self.lanes)
 
-    def operands(self, filters: Sequence[int]) -> Operands | None:
-        """Return the operands, given the shape of the filters; ``None`` if they are others.
+    def operands(self, filters: Sequence[int], dtype: str) -> Operands | None:
+        """Return operands of a type, given the shape of the filters; ``None`` if they are others.
 
         Without a shape there are no filters, and the image is in their place.
         """
@@ -115,7 +121,7 @@ class BlockedKernel:
         image: Access | None = None
         for access in _reads(self.reduction):
             at = next((i for i, p in enumerate(params) if p.same_as(access.buffer)), None)
-            if at is None or str(access.buffer.dtype) != "float16":
+            if at is None or str(access.buffer.dtype) != dtype:
                 return None
             is_filters = [constant(d) for d in access.buffer.shape] == list(filters)
             if found.setdefault(is_filters, at) != at:
@@ -123,14 +129,15 @@ class BlockedKernel:
             image = image if is_filters else access
         if image is None or (True in found) != bool(filters):
             return None
-        width = 1 if len(image.buffer.shape) == 5 else BLOCK
+        lanes = BLOCKS[dtype]
+        width = 1 if len(image.buffer.shape) == 5 else lanes
         zero = tirx.const(0, "int32")
         nowhere = [(var.var, zero) for var in self.reduction.iter_vars]
         first = constant(sym.Analyzer().simplify(substituted(image.indices[1], nowhere)))
         if first is None or first % width:
             return None
         own = found.get(True, found[False])
-        return Operands(found[False], own, _blocks(image.buffer), first // width)
+        return Operands(found[False], own, _blocks(image.buffer, lanes), first // width)
 
     def epilogue_over(self, flat: Sequence[Any]) -> TensorEpilogue:
         """Return the epilogue with the parameters as vectors."""
@@ -138,6 +145,7 @@ class BlockedKernel:
             self.func,
             self.epilogue,
             [int(d) for d in self.accumulators.shape],
+            self.lanes,
             flat,
             self.accumulators,
         )
@@ -147,6 +155,7 @@ def epilogue_in_blocks(
     func: tirx.PrimFunc,
     block: s_tir.SBlock,
     shape: Sequence[int],
+    lanes: int,
     flat: Sequence[Any],
     accumulators: tirx.Buffer | None = None,
 ) -> TensorEpilogue:
@@ -158,20 +167,22 @@ def epilogue_in_blocks(
     block : SBlock
         Its variables run over `shape`.
     shape : sequence of int
-        ``[N, blocks, lines, columns, 8]``, or ``[rows, columns]`` with whole blocks of columns.
+        ``[N, blocks, lines, columns, lanes]``, or ``[rows, columns]`` of whole blocks.
+    lanes : int
+        Channels of a block.
     flat : sequence of buffer
         The parameters as vectors.
     accumulators : buffer, optional
     """
     image_size = shape[2] * shape[3] if len(shape) == 5 else 1
-    blocks = shape[1] if len(shape) == 5 else shape[1] // BLOCK
-    extents = {"image": shape[0], "block": blocks, "pixel": image_size, "lane": BLOCK}
+    blocks = shape[1] if len(shape) == 5 else shape[1] // lanes
+    extents = {"image": shape[0], "block": blocks, "pixel": image_size, "lane": lanes}
     simplify = sym.Analyzer()
     axes = [tirx.Var(name, "int32") for name in extents]
     for axis, extent in zip(axes, extents.values(), strict=True):
         simplify.bind(axis, ir.Range(0, extent))
     image, own, pixel, lane = axes
-    places: list[tirx.Expr] = [image, own * BLOCK + lane]
+    places: list[tirx.Expr] = [image, own * lanes + lane]
     if len(shape) == 5:
         line, column = tirx.floordiv(pixel, shape[3]), tirx.floormod(pixel, shape[3])
         places = [image, own, line, column, lane]
@@ -179,10 +190,10 @@ def epilogue_in_blocks(
     return TensorEpilogue(block, accumulators, memory, axes, places)
 
 
-def _blocks(buffer: tirx.Buffer) -> int:
-    """Blocks of eight channels of an image in blocks, or of a matrix."""
+def _blocks(buffer: tirx.Buffer, lanes: int) -> int:
+    """Channel blocks of an image in blocks, or of a matrix."""
     columns = int(buffer.shape[1])
-    return columns if len(buffer.shape) == 5 else columns // BLOCK
+    return columns if len(buffer.shape) == 5 else columns // lanes
 
 
 def _reads(block: s_tir.SBlock) -> list[Access]:

@@ -1,4 +1,4 @@
-"""Convolutions of float16 in channel blocks on tensor cores.
+"""Convolutions in channel blocks on tensor cores.
 
 The kernel's tile is CUDA C (:mod:`.tensor_source`); what follows an accumulator is the function's
 own expression, in registers.
@@ -18,9 +18,9 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.emit import each, hold, int32, launch, registers, when
 from tvm_edge.schedules.gpu.blocked_kernel import BlockedKernel, Operands
-from tvm_edge.schedules.gpu.tensor_conv import BLOCK, GEOMETRY, TensorConv
+from tvm_edge.schedules.gpu.tensor_conv import GEOMETRY, TensorConv
 from tvm_edge.schedules.gpu.tensor_epilogue import TensorEpilogue
-from tvm_edge.schedules.gpu.tensor_source import add_floats, multiply_tile, store_vector
+from tvm_edge.schedules.gpu.tensor_source import add_sums, multiply_tile, store_vector
 from tvm_edge.schedules.gpu.tensor_tile import TensorTile, choose_tensor_tile, suits
 from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 from tvm_edge.schedules.knobs import read_knobs
@@ -29,7 +29,7 @@ __all__ = ["TensorBlocks"]
 
 
 class TensorBlocks(ScheduleRule):
-    """Dense convolutions of float16 in blocks of eight channels, on tensor cores."""
+    """Dense convolutions of float16, int8 and tf32 in channel blocks, on tensor cores."""
 
     name = "tensor_blocks"
 
@@ -59,7 +59,8 @@ class _Source:
         if found is None:
             return None
         conv = read_knobs(TensorConv, found.geometry)
-        operands = found.operands([conv.kernel_h, conv.kernel_w, conv.blocks, conv.filters, BLOCK])
+        filters = [conv.kernel_h, conv.kernel_w, conv.blocks, conv.filters, conv.lanes]
+        operands = found.operands(filters, conv.dtype)
         if operands is None or (conv.batch > 1 and operands.planes != conv.blocks):
             return None
         return _Source(found, conv, operands)
@@ -72,7 +73,9 @@ class _Source:
     def kernel(self, tile: TensorTile, spec: DeviceSpec) -> tirx.PrimFunc:
         """Write the function with loops for `tile`."""
         conv, own = self.conv, len(buffers_of(self.found.func))
-        space = [([tile.parts * conv.filters * conv.pixels], "float32")] if tile.parts > 1 else []
+        space = []
+        if tile.parts > 1:
+            space = [([tile.parts * conv.filters * conv.pixels], conv.accumulator_dtype)]
 
         def body(flat: list[Any]) -> None:
             epilogue = self.found.epilogue_over(flat[:own])
@@ -97,12 +100,12 @@ class _Source:
             first_column = hold(tirx.floormod(rest, across) * tile.columns)
             part = hold(tirx.floordiv(rest, across)) if tile.parts > 1 else int32(0)
             memory = T.buffer_proxy(T.decl_buffer([tile.local_bytes], "uint8", scope="shared.dyn"))
-            accumulators = registers(tile.down * tile.beside * 4, "float32")
+            accumulators = registers(tile.down * tile.beside * 4, conv.accumulator_dtype)
             steps = tile.steps(conv)
             whole = steps * tile.depth * tile.parts == conv.units
-            parameters = (*tile.numbers, steps, whole, *conv.numbers)
+            parameters = (conv.lanes, conv.zero, *tile.numbers, steps, whole, *conv.numbers)
             image, filters = flat[self.operands.image], flat[self.operands.filters]
-            offset = self.operands.first * conv.height * conv.width * BLOCK
+            offset = self.operands.first * conv.height * conv.width * conv.lanes
             first = (first_row, first_column, part * steps)
             multiply_tile(parameters, accumulators, (image, offset), filters, memory, first)
             warp, lane = tirx.floordiv(item, 32), tirx.floormod(item, 32)
@@ -121,9 +124,9 @@ class _Source:
     ) -> None:
         """Store a lane's results: of each piece two channels of two pixels."""
         conv = self.conv
-        (first_row, first_column, part), (warp, lane) = first, item
+        (first_row, first_column, _), (warp, lane) = first, item
         beside = tile.columns // (tile.beside * 8)
-        count, stack = 2 * tile.down, conv.stack
+        stack = conv.stack
         row = first_row + tirx.floordiv(warp, beside) * (tile.down * 16)
         channel = hold(
             tirx.floordiv(row, stack) * stack
@@ -133,26 +136,43 @@ class _Source:
         column = hold(
             first_column + tirx.floormod(warp, beside) * (tile.beside * 8) + tirx.floormod(lane, 4)
         )
-        block = hold(tirx.floordiv(channel, BLOCK))
-        at = int32(0) if count == BLOCK else hold(tirx.floormod(channel, BLOCK))
-        fewer = self.found.blocks * BLOCK < conv.filters
+        count = min(2 * tile.down, conv.lanes)
+        for piece in range(0, 2 * tile.down, count):
+            own = channel if piece == 0 else channel + piece
+            own_lanes = range(piece, piece + count)
+            values = [
+                [accumulators[(i // 2 * tile.beside + j) * 4 + i % 2 * 2 + k] for i in own_lanes]
+                for j in range(tile.beside)
+                for k in range(2)
+            ]
+            self._store_lanes(tile, epilogue, parts, (own, column, first[2]), values)
+
+    def _store_lanes(
+        self,
+        tile: TensorTile,
+        epilogue: TensorEpilogue,
+        parts: Any,
+        first: Sequence[tirx.Expr],
+        values: Sequence[Sequence[tirx.Expr]],
+    ) -> None:
+        """Store neighbouring channels of every fourth pixel."""
+        conv, (channel, column, part) = self.conv, first
+        count = len(values[0])
+        block = hold(tirx.floordiv(channel, conv.lanes))
+        at = int32(0) if count == conv.lanes else hold(tirx.floormod(channel, conv.lanes))
+        fewer = self.found.blocks * conv.lanes < conv.filters
         with when(block < self.found.blocks) if fewer else nullcontext():
             shared = [] if parts is not None else epilogue.of_channels(block, at, count)
-            for j in range(tile.beside):
-                for k in range(2):
-                    pixel = column + (j * 8 + k * 4)
-                    values = [
-                        accumulators[(i // 2 * tile.beside + j) * 4 + i % 2 * 2 + k]
-                        for i in range(count)
-                    ]
-                    outside = conv.pixels % tile.columns != 0
-                    with when(pixel < conv.pixels) if outside else nullcontext():
-                        if parts is not None:
-                            place = (part * (conv.filters // BLOCK) + block) * conv.pixels + pixel
-                            store_vector(parts, place * BLOCK + at, values)
-                        else:
-                            where = (*self._pixel(pixel, block), at)
-                            epilogue.write_lanes(where, values, shared)
+            for number, own in enumerate(values):
+                pixel = column + 4 * number
+                outside = conv.pixels % tile.columns != 0
+                with when(pixel < conv.pixels) if outside else nullcontext():
+                    if parts is not None:
+                        line = part * (conv.filters // conv.lanes) + block
+                        place = (line * conv.pixels + pixel) * conv.lanes + at
+                        store_vector(parts, place, own)
+                    else:
+                        epilogue.write_lanes((*self._pixel(pixel, block), at), own, shared)
 
     def _pixel(self, pixel: tirx.Expr, block: tirx.Expr) -> tuple[tirx.Expr, ...]:
         """Return image, block and pixel in the image of a column."""
@@ -166,19 +186,22 @@ class _Source:
     ) -> None:
         """Write the launch that adds the partial sums, in their order."""
         conv = self.conv
-        blocks = conv.filters // BLOCK
+        blocks, count = conv.filters // conv.lanes, min(conv.lanes, 8)
+        shares = conv.lanes // count
 
-        def add(at: tirx.Expr) -> None:
-            pixel = hold(tirx.floormod(at, conv.pixels))
-            block = hold(tirx.floordiv(at, conv.pixels))
-            accumulators = registers(BLOCK, "float32")
-            for k in range(BLOCK):
-                accumulators[k] = tirx.const(0, "float32")
+        def add(item: tirx.Expr) -> None:
+            at = int32(0) if shares == 1 else hold(tirx.floormod(item, shares) * count)
+            rest = item if shares == 1 else hold(tirx.floordiv(item, shares))
+            pixel = hold(tirx.floormod(rest, conv.pixels))
+            block = hold(tirx.floordiv(rest, conv.pixels))
+            accumulators = registers(count, conv.accumulator_dtype)
+            for k in range(count):
+                accumulators[k] = tirx.const(0, conv.accumulator_dtype)
             with T.serial(0, tile.parts) as part:
                 place = (part * blocks + block) * conv.pixels + pixel
-                add_floats(accumulators, parts, place * BLOCK)
-            values = [accumulators[k] for k in range(BLOCK)]
-            shared = epilogue.of_channels(block, int32(0), BLOCK)
-            epilogue.write_lanes((*self._pixel(pixel, block), int32(0)), values, shared)
+                add_sums(accumulators, parts, place * conv.lanes + at, count)
+            values = [accumulators[k] for k in range(count)]
+            shared = epilogue.of_channels(block, at, count)
+            epilogue.write_lanes((*self._pixel(pixel, block), at), values, shared)
 
-        each(spec, self.found.blocks * conv.pixels, add)
+        each(spec, self.found.blocks * conv.pixels * shares, add)

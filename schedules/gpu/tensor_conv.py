@@ -1,7 +1,8 @@
-"""Convolutions of float16 on channel blocks for tensor cores: the definition, and packed filters.
+"""Convolutions on channel blocks for tensor cores: the definition, and packed filters.
 
-Images are NCHW8c. A unit is the eight channels of a pixel, or of a filter at a tap; the reduction
-runs over taps, and over blocks within a tap. Rows of the product are filters, columns are pixels.
+Images are NCHW8c of float16, NCHW16c of int8 or NCHW4c of float32 (tf32). A unit is the channels
+of a block of a pixel, or of a filter at a tap; the reduction runs over taps, and over blocks within
+a tap. Rows of the product are filters, columns are pixels.
 
 A lane of a warp has the results of rows 8 apart. Filters therefore stand in stacks of 64, 32 or 16
 so that these rows are neighbouring channels, which the lane stores as one vector.
@@ -20,7 +21,7 @@ from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.knobs import CONFIG, knobs_as_text
 
 __all__ = [
-    "BLOCK",
+    "BLOCKS",
     "GEOMETRY",
     "TensorConv",
     "conv2d_tensor",
@@ -31,8 +32,8 @@ __all__ = [
     "tensor_applies",
 ]
 
-BLOCK = 8
-"""Channels in a block: 16 bytes of float16."""
+BLOCKS = {"float16": 8, "int8": 16, "float32": 4}
+"""Channels in a block by the type of the image: 16 bytes of it."""
 
 _MOST_TAPS = 32  # a bit each
 
@@ -47,7 +48,7 @@ class TensorConv:
     Attributes
     ----------
     batch, blocks, height, width : int
-        The image, ``[batch, blocks, height, width, 8]``.
+        The image, ``[batch, blocks, height, width, lanes]``.
     filters : int
         Filled up to whole stacks.
     kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w : int
@@ -55,6 +56,10 @@ class TensorConv:
         Of the result.
     stack : int
         Filters of a stack: 64, 32 or 16.
+    lanes : int
+        Channels of a block: 16 of int8, 8 of float16, 4 of float32.
+    zero : int
+        What an image of int8 is padded with.
     """
 
     batch: int
@@ -73,15 +78,18 @@ class TensorConv:
     lines: int
     columns: int
     stack: int
+    lanes: int
+    zero: int
 
     @staticmethod
-    def of(workload: ConvWorkload) -> TensorConv:
-        """Return the geometry of a workload."""
+    def of(workload: ConvWorkload, dtype: str, zero: int = 0) -> TensorConv:
+        """Return the geometry of a workload whose image is of `dtype`."""
         lines, columns = workload.output
+        block = BLOCKS[dtype]
         stack = _stack(workload.filters)
         return TensorConv(
             workload.batch,
-            filled(workload.channels, BLOCK) // BLOCK,
+            filled(workload.channels, block) // block,
             workload.height,
             workload.width,
             filled(workload.filters, stack),
@@ -92,12 +100,24 @@ class TensorConv:
             lines,
             columns,
             stack,
+            block,
+            zero,
         )
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What the kernel's template takes: all but the stack."""
-        return tuple(getattr(self, each.name) for each in fields(self)[:-1])
+        """What the kernel's template takes last: all but the stack, lanes and padding."""
+        return tuple(getattr(self, each.name) for each in fields(self)[:-3])
+
+    @property
+    def dtype(self) -> str:
+        """Type of the image and the filters."""
+        return next(dtype for dtype, lanes in BLOCKS.items() if lanes == self.lanes)
+
+    @property
+    def accumulator_dtype(self) -> str:
+        """Type of the accumulators."""
+        return "int32" if self.dtype == "int8" else "float32"
 
     @property
     def pixels(self) -> int:
@@ -117,25 +137,35 @@ def _stack(filters: int) -> int:
 
 
 def tensor_applies(workload: ConvWorkload) -> bool:
-    """Return whether there is a kernel for a convolution of float16."""
+    """Return whether there is a kernel for a convolution."""
     small = max(workload.kernel) <= _MOST_TAPS
-    return workload.groups == 1 and not workload.is_bytes and 0 not in workload.output and small
+    return workload.groups == 1 and 0 not in workload.output and small
 
 
 def pack_stacks(weights: np.ndarray, conv: TensorConv) -> np.ndarray:
-    """Pack filters ``[O, C, KH, KW]`` as ``[KH, KW, C/8, O', 8]``, see :func:`position`.
+    """Pack filters ``[O, C, KH, KW]`` as ``[KH, KW, C/b, O', b]``, see :func:`position`.
 
-    Input channels are filled up with zeros, output channels with the last filter.
+    Input channels are filled up with zeros, output channels with the last filter. Those of float32
+    are rounded to tf32.
     """
     count, channels, kernel_h, kernel_w = weights.shape
-    whole = np.zeros((conv.filters, conv.blocks * BLOCK, kernel_h, kernel_w), "float16")
+    whole = np.zeros((conv.filters, conv.blocks * conv.lanes, kernel_h, kernel_w), conv.dtype)
     whole[:count, :channels] = weights
     whole[count:, :channels] = weights[-1:]
-    split = whole.reshape(-1, 8, conv.stack // 8, conv.blocks, BLOCK, kernel_h, kernel_w)
+    if conv.dtype == "float32":
+        whole = _rounded(whole)
+    split = whole.reshape(-1, 8, conv.stack // 8, conv.blocks, conv.lanes, kernel_h, kernel_w)
     packed = split.transpose(5, 6, 3, 0, 2, 1, 4)
     return np.ascontiguousarray(
-        packed.reshape(kernel_h, kernel_w, conv.blocks, conv.filters, BLOCK)
+        packed.reshape(kernel_h, kernel_w, conv.blocks, conv.filters, conv.lanes)
     )
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Round float32 to the 10 bits of mantissa of tf32, halves away from zero as CUDA's rna."""
+    bits = values.view("uint32")
+    finite = np.isfinite(values)
+    return np.where(finite, (bits + 0x1000) & 0xFFFFE000, bits).astype("uint32").view("float32")
 
 
 def position(channel: tirx.Expr, stack: int) -> tirx.Expr:
@@ -146,9 +176,11 @@ def position(channel: tirx.Expr, stack: int) -> tirx.Expr:
 
 
 def conv2d_tensor(
-    image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, knobs: str = ""
+    image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, knobs: str = "", zero: int = 0
 ) -> te.Tensor:
-    """Compute a convolution of ``[N, C/8, H, W, 8]`` to ``[N, O/8, OH, OW, 8]``.
+    """Compute a convolution of ``[N, C/b, H, W, b]`` to ``[N, O/b, OH, OW, b]``.
+
+    The result is of the image's type; that of an image of int8 is of int32.
 
     Parameters
     ----------
@@ -158,13 +190,15 @@ def conv2d_tensor(
     workload : ConvWorkload
     knobs : str
         A :class:`~tvm_edge.schedules.gpu.tensor_tile.TensorTile`; empty: the schedule's choice.
+    zero : int
+        What an image of int8 is padded with.
     """
-    conv = TensorConv.of(workload)
-    padded = pad_image(image, workload.padding)
+    conv = TensorConv.of(workload, str(image.dtype), zero)
+    padded = pad_image(image, workload.padding, zero)
     ky = te.reduce_axis((0, conv.kernel_h), "ky")
     kx = te.reduce_axis((0, conv.kernel_w), "kx")
     co = te.reduce_axis((0, conv.blocks), "co")
-    ci = te.reduce_axis((0, BLOCK), "ci")
+    ci = te.reduce_axis((0, conv.lanes), "ci")
     attrs = {GEOMETRY: knobs_as_text(conv)}
     if knobs:
         attrs[CONFIG] = knobs
@@ -172,13 +206,13 @@ def conv2d_tensor(
     def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         line = y * conv.stride_h + ky * conv.dilation_h
         column = x * conv.stride_w + kx * conv.dilation_w
-        own = filters[ky, kx, co, position(o * BLOCK + v, conv.stack), ci]
-        return te.sum(_wide(padded[n, co, line, column, ci]) * _wide(own), axis=[ky, kx, co, ci])
+        own = filters[ky, kx, co, position(o * conv.lanes + v, conv.stack), ci]
+        pixel = padded[n, co, line, column, ci]
+        return te.sum(_wide(pixel, conv) * _wide(own, conv), axis=[ky, kx, co, ci])
 
-    blocks = filled(workload.filters, BLOCK) // BLOCK
-    shape = (conv.batch, blocks, conv.lines, conv.columns, BLOCK)
-    accumulators = te.compute(shape, product, name="sums", attrs=attrs)
-    return stored(shape, lambda *i: accumulators(*i))
+    blocks = filled(workload.filters, conv.lanes) // conv.lanes
+    shape = (conv.batch, blocks, conv.lines, conv.columns, conv.lanes)
+    return _stored(te.compute(shape, product, name="sums", attrs=attrs), conv)
 
 
 def dense_workload(rows: int, reduction: int, columns: int) -> ConvWorkload:
@@ -192,17 +226,25 @@ def dense_tensor(image: te.Tensor, filters: te.Tensor, columns: int) -> te.Tenso
     Both lengths are of whole blocks: a row lies as the blocks of one pixel do.
     """
     rows, reduction = (int(d) for d in image.shape)
-    conv = TensorConv.of(dense_workload(rows, reduction, columns))
-    co, ci = te.reduce_axis((0, conv.blocks), "co"), te.reduce_axis((0, BLOCK), "ci")
+    conv = TensorConv.of(dense_workload(rows, reduction, columns), str(image.dtype))
+    co, ci = te.reduce_axis((0, conv.blocks), "co"), te.reduce_axis((0, conv.lanes), "ci")
 
     def product(m: tirx.Expr, n: tirx.Expr) -> tirx.Expr:
         own = filters[0, 0, co, position(n, conv.stack), ci]
-        return te.sum(_wide(image[m, co * BLOCK + ci]) * _wide(own), axis=[co, ci])
+        pixel = image[m, co * conv.lanes + ci]
+        return te.sum(_wide(pixel, conv) * _wide(own, conv), axis=[co, ci])
 
     attrs = {GEOMETRY: knobs_as_text(conv)}
-    accumulators = te.compute((rows, columns), product, name="sums", attrs=attrs)
-    return stored((rows, columns), lambda *i: accumulators(*i))
+    return _stored(te.compute((rows, columns), product, name="sums", attrs=attrs), conv)
 
 
-def _wide(value: tirx.Expr) -> tirx.Expr:
-    return tirx.Cast("float32", value)
+def _wide(value: tirx.Expr, conv: TensorConv) -> tirx.Expr:
+    dtype = conv.accumulator_dtype
+    return value if conv.dtype == dtype else tirx.Cast(dtype, value)
+
+
+def _stored(accumulators: te.Tensor, conv: TensorConv) -> te.Tensor:
+    """Return the result: accumulators, but of float16 they are rounded."""
+    if conv.dtype != "float16":
+        return accumulators
+    return stored(list(accumulators.shape), lambda *i: accumulators(*i))

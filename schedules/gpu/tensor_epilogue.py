@@ -1,4 +1,4 @@
-"""Epilogue of several channels of a pixel at once, of float16 that CUDA has no vectors of."""
+"""Epilogue of several channels of a pixel at once, of types that CUDA has no vectors of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tvm import ir, tirx
 from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.emit import registers
 from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
-from tvm_edge.schedules.gpu.tensor_source import load_vector, store_vector
+from tvm_edge.schedules.gpu.round_bounded import rounded_by_additions
+from tvm_edge.schedules.gpu.tensor_source import has_vectors, load_vector, store_vector
 
 __all__ = ["TensorEpilogue"]
 
@@ -38,18 +39,20 @@ class TensorEpilogue(Epilogue):
     def write_lanes(
         self, where: Sequence[tirx.Expr], values: Sequence[tirx.Expr], shared: Loaded
     ) -> None:
-        """Store the epilogue of float32 accumulators of neighbouring lanes.
+        """Store the epilogue of accumulators of neighbouring lanes.
 
         Parameters
         ----------
         where : sequence of Expr
-            Of the first one. Its lane is a multiple of their number: 2, 4 or 8.
+            Of the first one. Its lane is a multiple of their number: 2, 4, 8 or 16.
         values : sequence of Expr
         shared : list
             As :meth:`of_channels` returned it for these channels.
         """
         lane, count = self._axes[-1], len(values)
-        if step_along(self._target, lane) != 1:
+        target = self._memory.flat[-1]
+        dtype = str(target.dtype)
+        if step_along(self._target, lane) != 1 or not has_vectors(dtype):
             for i, value in enumerate(values):
                 self.write([*where[:-1], where[-1] + i], value)
             return
@@ -67,11 +70,14 @@ class TensorEpilogue(Epilogue):
                 result = substituted(result, [(lane, where[-1] + i)])
             result = self._memory.simplify.simplify(result)
             result = self._at(result, [*where[:-1], where[-1] + i])
-            if isinstance(result, tirx.Cast) and str(result.ty.dtype) == "float16":
-                result = result.value  # rounded with the others
-            wide = str(result.ty.dtype) == "float32"
-            results.append(result if wide else tirx.Cast("float32", result))
-        store_vector(self._memory.flat[-1], self._at(self._target, where), results)
+            wide = "float32" if dtype.startswith("float") else "int32"
+            is_cast = isinstance(result, tirx.Cast) and str(result.ty.dtype) == dtype
+            if is_cast and str(result.value.ty.dtype) == wide:
+                result = result.value  # rounded, or cut, with the others
+            result = rounded_by_additions(result)
+            is_wide = str(result.ty.dtype) == wide
+            results.append(result if is_wide else tirx.Cast(wide, result))
+        store_vector(target, self._at(self._target, where), results)
 
     def _loaded(self, wanted: Any, where: Sequence[tirx.Expr], count: int) -> Loaded:
         """Load what lies side by side along the lanes, unless only some lanes may read it."""
@@ -79,12 +85,13 @@ class TensorEpilogue(Epilogue):
         for load in nodes_in(self._result, ir.TensorLoad):
             known = any(tvm_ffi.structural_equal(load, each) for each, _ in found)
             dtype = str(load.ty.dtype)
-            if known or self._is_accumulator(load) or dtype not in ("float16", "float32"):
+            if known or self._is_accumulator(load) or not has_vectors(dtype):
                 continue
             if not wanted(load) or branches(self._result):
                 continue
             if step_along(load.indices[0], self._axes[-1]) == 1:
-                kept = registers(count, dtype)
+                # A byte is extended once, and then converted as an int32 is, which is faster.
+                kept = registers(count, "int32" if dtype == "int8" else dtype)
                 load_vector(kept, load.source, self._at(load.indices[0], where), count)
                 found.append((load, kept))
         return found
@@ -97,9 +104,22 @@ class TensorEpilogue(Epilogue):
                 return value
             found = (kept for each, kept in loaded if tvm_ffi.structural_equal(load, each))
             kept = next(found, None)
-            return load if kept is None else kept[i]
+            if kept is None:
+                return load
+            own = kept[i]
+            dtype = str(load.ty.dtype)
+            return own if str(own.ty.dtype) == dtype else tirx.Cast(dtype, own)
 
-        return tvm_ffi.structural_map(self._result, (ir.TensorLoad, on_load))
+        def on_cast(cast: tirx.Cast) -> Any:
+            inner = cast.value
+            if isinstance(inner, tirx.Cast) and str(inner.ty.dtype) == "int8":
+                extended = inner.value
+                if isinstance(extended, ir.TensorLoad) and str(extended.ty.dtype) == "int32":
+                    return tirx.Cast(str(cast.ty.dtype), extended)
+            return cast
+
+        result = tvm_ffi.structural_map(self._result, (ir.TensorLoad, on_load))
+        return tvm_ffi.structural_map(result, (tirx.Cast, on_cast))
 
     def _is_accumulator(self, load: ir.TensorLoad) -> bool:
         return self._accumulators is not None and bool(load.source.same_as(self._accumulators))

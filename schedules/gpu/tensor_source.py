@@ -1,9 +1,11 @@
 """CUDA C of implicit GEMM on tensor cores, and the calls of it.
 
-An operand lies in units of 16 bytes: eight float16, which are neighbouring channels of a pixel or
-of a filter. ``cp.async`` brings units to shared memory while those of earlier steps are multiplied.
-The eight rows of a matrix that ``ldmatrix`` reads are eight neighbouring units there, 128 bytes of
-all banks, so that nothing needs to be swizzled.
+An operand lies in units of 16 bytes: 8 float16, 16 int8 or 4 float32, which are neighbouring
+channels of a pixel or of a filter. ``cp.async`` brings units to shared memory while those of
+earlier steps are multiplied. The eight rows of a matrix that ``ldmatrix`` reads are eight
+neighbouring units there, 128 bytes of all banks, so that nothing needs to be swizzled. One
+instruction multiplies two units of a row, of whatever type: m16n8k16 of float16, m16n8k32 of int8,
+m16n8k8 of tf32.
 """
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script.ir_builder import tirx as T
 
-__all__ = ["add_floats", "load_vector", "multiply_tile", "store_vector"]
+__all__ = ["add_sums", "load_vector", "multiply_tile", "store_vector"]
 
 _TILE = r"""
 #ifndef TVM_EDGE_TENSOR_CORES
 #define TVM_EDGE_TENSOR_CORES
-template <bool L1>
+// Copy a unit. Where it does not exist, all its bytes are `ZERO`.
+template <bool L1, int ZERO>
 __device__ __forceinline__ void tvm_edge_copy(unsigned target, const void* source, bool exists) {
+  if (ZERO != 0 && !exists) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};"
+                 ::"r"(target), "r"((ZERO & 255) * 0x01010101u) : "memory");
+    return;
+  }
   const int bytes = exists ? 16 : 0;  // the rest is filled with zeros
   if (L1) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
@@ -39,13 +47,35 @@ __device__ __forceinline__ void tvm_edge_two_matrices(unsigned* r, unsigned addr
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
 }
-__device__ __forceinline__ void tvm_edge_multiply(float* c, const unsigned* a, const unsigned* b) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+// What a unit of `LANES` channels is multiplied by.
+template <int LANES>
+struct tvm_edge_unit;
+#define TVM_EDGE_MULTIPLY(TYPES, LETTER)                                                      \
+  asm("mma.sync.aligned." TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "             \
+      "{%0, %1, %2, %3};"                                                                     \
+      : "+" LETTER(c[0]), "+" LETTER(c[1]), "+" LETTER(c[2]), "+" LETTER(c[3])                \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+template <>
+struct tvm_edge_unit<8> {  // float16
+  using Sum = float;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b) {
+    TVM_EDGE_MULTIPLY("m16n8k16.row.col.f32.f16.f16.f32", "f");
+  }
+};
+template <>
+struct tvm_edge_unit<16> {  // int8
+  using Sum = int;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b) {
+    TVM_EDGE_MULTIPLY("m16n8k32.row.col.s32.s8.s8.s32", "r");
+  }
+};
+template <>
+struct tvm_edge_unit<4> {  // float32, of which filters are rounded to tf32
+  using Sum = float;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b) {
+    TVM_EDGE_MULTIPLY("m16n8k8.row.col.f32.tf32.tf32.f32", "f");
+  }
+};
 // All but `LEFT` copies of a work-item have arrived, and all of its work-group's: only the warps
 // of this kernel meet, as it may be one of several in a launch.
 template <int LEFT, int ITEMS>
@@ -54,12 +84,14 @@ __device__ __forceinline__ void tvm_edge_wait() {
   asm volatile("bar.sync 1, %0;" ::"n"(ITEMS) : "memory");
 }
 // A tile of filters (rows) by pixels (columns): see TensorTile and TensorConv for the parameters.
-template <int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS, int DEPTH, int STAGES,
-          int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H, int W, int FILTERS,
-          int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW, int OH, int OW>
+template <int LANES, int ZERO, int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS, int DEPTH,
+          int STAGES, int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H, int W,
+          int FILTERS, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW, int OH,
+          int OW>
 __device__ __forceinline__ void tvm_edge_tensor_conv(
-    float* acc, const void* image, const void* filters, unsigned char* memory, int first_row,
-    int first_column, int first_step) {
+    typename tvm_edge_unit<LANES>::Sum* acc, const void* image, const void* filters,
+    unsigned char* memory, int first_row, int first_column, int first_step) {
+  using Unit = tvm_edge_unit<LANES>;
   constexpr int ACROSS = COLUMNS / (BESIDE * 8), SHARE = ROWS / (DOWN * 16) * ACROSS;
   constexpr int ITEMS = SHARE * WARPS * 32, UNITS = BLOCKS * KH * KW;
   constexpr int FILTER_UNITS = DEPTH * ROWS, PIXEL_UNITS = DEPTH * COLUMNS;
@@ -104,7 +136,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       const uint4* from = (const uint4*)filters + (u * FILTERS + first_row + i % ROWS);
       if (ITEMS % ROWS == 0) from = filter + (step * DEPTH + s * (ITEMS / ROWS)) * FILTERS;
       if (FILTER_UNITS % ITEMS == 0 || i < FILTER_UNITS)
-        tvm_edge_copy<(CACHED > 1)>(to + s * ITEMS * 16, exists ? from : (const uint4*)filters,
+        tvm_edge_copy<(CACHED > 1), 0>(to + s * ITEMS * 16, exists ? from : (const uint4*)filters,
                                     exists);
     }
     const int first = step * DEPTH / BLOCKS;
@@ -118,7 +150,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       exists = exists && (lines[s] >> y & columns[s] >> x & 1);
       const uint4* from = pixel[s] + (block * (H * W) + y * DH * W + x * DW);
       if (PIXEL_UNITS % ITEMS == 0 || i < PIXEL_UNITS)
-        tvm_edge_copy<(CACHED > 0)>(to + (FILTER_UNITS + s * ITEMS) * 16,
+        tvm_edge_copy<(CACHED > 0), ZERO>(to + (FILTER_UNITS + s * ITEMS) * 16,
                                     exists ? from : (const uint4*)image, exists);
     }
   };
@@ -173,17 +205,25 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
           tvm_edge_wait<STAGES - 2, ITEMS>();
         }
         fetch((piece + 1) % PIECES, stage, 1 - now);
+        if (LANES == 4) {  // the instruction itself would truncate
+#pragma unroll
+          for (int j = 0; j < BESIDE; j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+              asm("cvt.rna.tf32.f32 %0, %1;"
+                  : "=r"(b[now][j][k]) : "f"(__uint_as_float(b[now][j][k])));
+        }
 #pragma unroll
         for (int i = 0; i < DOWN; i++)
 #pragma unroll
           for (int j = 0; j < BESIDE; j++)
-            tvm_edge_multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j]);
+            Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j]);
       }
     }
   }
   if (WARPS > 1) {  // the first warps add up what the others have of the same results
     constexpr int COUNT = DOWN * BESIDE * 4;
-    float* sums = (float*)memory;
+    typename Unit::Sum* sums = (typename Unit::Sum*)memory;
     const int own = (down * ACROSS + beside) * 32 + lane;
     tvm_edge_wait<0, ITEMS>();
     if (slice > 0) {
@@ -202,8 +242,23 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 #endif
 """
 
-_VECTORS = {2: "unsigned", 4: "uint2", 8: "uint4"}
-"""Types as long as so many float16."""
+_TYPES = {
+    "float16": "half",
+    "float32": "float",
+    "int8": "signed char",
+    "int32": "int",
+    "uint8": "unsigned char",
+}
+"""Types that lanes are loaded and stored in, as CUDA calls them."""
+
+_BYTES = {"float16": 2, "float32": 4, "int8": 1, "int32": 4, "uint8": 1}
+_VECTORS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
+"""Types of so many bytes."""
+
+
+def has_vectors(dtype: str) -> bool:
+    """Return whether lanes of a type are loaded and stored together."""
+    return dtype in _TYPES
 
 
 def multiply_tile(
@@ -236,13 +291,13 @@ def multiply_tile(
 
 
 def load_vector(registers: Any, source: Any, offset: tirx.Expr, count: int) -> None:
-    """Load `count` neighbours from `offset` on to `registers` of their type."""
-    halves = str(source.dtype) == "float16"
-    kind, width = ("half", count) if halves else ("float", min(count, 4))
-    vector = _VECTORS[width] if halves else f"float{width}"
-    name = f"tvm_edge_load_{kind}s_{count}"
+    """Load `count` neighbours from `offset` on to `registers` of their type, or int32 of int8."""
+    dtype = str(source.dtype)
+    kind, width = _TYPES[dtype], min(count, 16 // _BYTES[dtype])
+    vector, target = _VECTORS[width * _BYTES[dtype]], _TYPES[str(registers.dtype)]
+    name = f"tvm_edge_load_{dtype}_{count}"
     code = f"""
-__device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) {{
+__device__ __forceinline__ void {name}({target}* registers, const {kind}* source) {{
 #pragma unroll
   for (int i = 0; i < {count}; i += {width}) {{
     const {vector} loaded = *(const {vector}*)(source + i);
@@ -255,50 +310,70 @@ __device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) 
     T.evaluate(cuda_func_call(name, *pointers, source_code=code))
 
 
+_ROUND = """  union Stored {{
+    half2 pairs[{pairs}];
+    {vector} vector;
+    __device__ Stored() {{}}
+  }} stored;
+#pragma unroll
+  for (int i = 0; i < {pairs}; i++)
+    stored.pairs[i] = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+  *({vector}*)target = stored.vector;
+"""
+_PACK = """  alignas(16) unsigned words[{words}];
+#pragma unroll
+  for (int i = 0; i < {words}; i++) {{
+    const unsigned low = __byte_perm(values[4 * i], values[4 * i + 1], 0x0040);
+    const unsigned high = __byte_perm(values[4 * i + 2], values[4 * i + 3], 0x0040);
+    words[i] = __byte_perm(low, high, 0x5410);
+  }}
+  *({vector}*)target = *(const {vector}*)words;
+"""
+_PACK_TWO = "  *(unsigned short*)target = __byte_perm(values[0], values[1], 0x0040);\n"
+_COPY = """#pragma unroll
+  for (int i = 0; i < {count}; i += {width})
+    *({vector}*)(target + i) = *(const {vector}*)(values + i);
+"""
+
+
 def store_vector(target: Any, offset: tirx.Expr, values: Sequence[tirx.Expr]) -> None:
-    """Store float32 values side by side, rounded where `target` is of float16."""
-    count = len(values)
-    names = [f"v{i}" for i in range(count)]
-    given = ", ".join(f"float {name}" for name in names)
-    if str(target.dtype) == "float16":
-        vector, name = _VECTORS[count], f"tvm_edge_store_halves_{count}"
-        pairs = [
-            f"  stored.pairs[{i // 2}] = __floats2half2_rn(v{i}, v{i + 1});\n"
-            for i in range(0, count, 2)
-        ]
-        code = (
-            f"__device__ __forceinline__ void {name}(half* target, {given}) {{\n"
-            f"  union Stored {{ half2 pairs[{count // 2}]; {vector} vector; "
-            "__device__ Stored() {} } stored;\n"
-            f"{''.join(pairs)}  *({vector}*)target = stored.vector;\n}}\n"
-        )
+    """Store values side by side: float32 rounded to float16, or int32 as the int8 that they are."""
+    count, dtype = len(values), str(target.dtype)
+    name, size = f"tvm_edge_store_{dtype}_{count}", _BYTES[dtype]
+    given = "float" if dtype.startswith("float") else "int"
+    width = min(count, 16 // size)
+    vector = _VECTORS[width * size]
+    if size == 2:
+        body = _ROUND.format(pairs=count // 2, vector=vector)
+    elif size == 1:
+        body = _PACK_TWO if count == 2 else _PACK.format(words=count // 4, vector=vector)
     else:
-        name, width = f"tvm_edge_store_floats_{count}", min(count, 4)
-        stores = [
-            f"  ((float{width}*)target)[{i // width}] = "
-            f"make_float{width}({', '.join(names[i : i + width])});\n"
-            for i in range(0, count, width)
-        ]
-        code = (
-            f"__device__ __forceinline__ void {name}(float* target, {given}) {{\n"
-            f"{''.join(stores)}}}\n"
-        )
+        body = _COPY.format(count=count, width=width, vector=vector)
+    names = [f"v{i}" for i in range(count)]
+    given_all = ", ".join(f"{given} {name}" for name in names)
+    code = f"""
+__device__ __forceinline__ void {name}({_TYPES[dtype]}* target, {given_all}) {{
+  alignas(16) const {given} values[{count}] = {{{", ".join(names)}}};
+{body}}}
+"""
     T.evaluate(cuda_func_call(name, T.address_of(target[offset]), *values, source_code=code))
 
 
-def add_floats(registers: Any, source: Any, offset: tirx.Expr) -> None:
-    """Add eight float32 from `offset` on to `registers`."""
-    code = """
-__device__ __forceinline__ void tvm_edge_add_floats(float* registers, const float* source) {
+def add_sums(registers: Any, source: Any, offset: tirx.Expr, count: int) -> None:
+    """Add `count` partial sums, four at least, from `offset` on to `registers`."""
+    kind = _TYPES[str(source.dtype)]
+    name = f"tvm_edge_add_{kind}s_{count}"
+    code = f"""
+__device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) {{
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const float4 loaded = ((const float4*)source)[i];
-    registers[4 * i] += loaded.x;
-    registers[4 * i + 1] += loaded.y;
-    registers[4 * i + 2] += loaded.z;
-    registers[4 * i + 3] += loaded.w;
-  }
-}
+  for (int i = 0; i < {count}; i += 4) {{
+    const {kind}4 loaded = *(const {kind}4*)(source + i);
+    registers[i] += loaded.x;
+    registers[i + 1] += loaded.y;
+    registers[i + 2] += loaded.z;
+    registers[i + 3] += loaded.w;
+  }}
+}}
 """
     pointers = T.address_of(registers[0]), T.address_of(source[offset])
-    T.evaluate(cuda_func_call("tvm_edge_add_floats", *pointers, source_code=code))
+    T.evaluate(cuda_func_call(name, *pointers, source_code=code))

@@ -160,7 +160,9 @@ GRAPH = (
     ),
     on_module(
         "layout",
-        lambda c: BlockLayout(c.resolved.spec, c.choices.configs, c.layouts.plan),
+        lambda c: BlockLayout(
+            c.resolved.spec, c.choices.configs, c.layouts.plan, tf32=c.precision == "tf32"
+        ),
         "BlockLayout",
     )
     .made_optional()
@@ -168,9 +170,9 @@ GRAPH = (
         lambda c: (
             c.resolved.spec.has_cpu_cores
             or c.layouts.plan is not None
-            or (c.resolved.spec.tensor_cores and c.lowered_types is not None)
+            or c.resolved.spec.tensor_cores
         ),
-        "cores of a CPU, layouts of records, or float16 on tensor cores",
+        "cores of a CPU, layouts of records, or tensor cores",
     ),
     on_module("layout", lambda c: FuseAttention(c.resolved.spec), "FuseAttention")
     .made_optional()

@@ -15,7 +15,7 @@ from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, static_shape
 from tvm_edge.schedules.gpu.tensor_conv import (
-    BLOCK,
+    BLOCKS,
     TensorConv,
     dense_tensor,
     dense_workload,
@@ -76,23 +76,26 @@ def gemm_flops(op: Operation) -> int:
 
 
 def _lower_matmul(site: KernelSite, call: relax.Call) -> relax.Expr:
-    """Lower a product of float16 with constant weights to tensor cores, where there are some."""
+    """Lower a product of float16 or tf32 with constant weights to tensor cores, if there are."""
     weights, shape = constant_of(call.args[1]), static_shape(call.args[0].ty)
-    if not site.spec.tensor_cores or weights is None or weights.dtype != np.float16:
+    dtype = str(call.ty.dtype)
+    taken = dtype == "float16" or (dtype == "float32" and site.precision == "tf32")
+    if not site.spec.tensor_cores or weights is None or not taken or str(weights.dtype) != dtype:
         return call
-    if shape is None or len(shape) != 2 or weights.ndim != 2 or str(call.ty.dtype) != "float16":
+    if shape is None or len(shape) != 2 or weights.ndim != 2:
         return call
     reduction, columns = weights.shape
-    if 0 in shape or reduction % BLOCK or columns % BLOCK:
+    block = BLOCKS[dtype]
+    if 0 in shape or reduction % block or columns % block:
         return call
-    conv = TensorConv.of(dense_workload(shape[0], reduction, columns))
+    conv = TensorConv.of(dense_workload(shape[0], reduction, columns), dtype)
     if not possible_tensor_tiles(conv, site.spec):
         return call
     packed = pack_stacks(np.ascontiguousarray(weights.T)[:, :, None, None], conv)
     return site.builder.call_te(
         lambda rows, filters: dense_tensor(rows, filters, columns),
         call.args[0],
-        const(packed, "float16"),
+        const(packed, dtype),
         primfunc_name_hint="dense_tensor",
         primfunc_attrs={"op_pattern": 4},
     )

@@ -1,10 +1,10 @@
-"""Convolutions, products and windows of float16 in blocks of eight channels."""
+"""Convolutions, products and windows in channel blocks of 16 bytes, on tensor cores."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,15 +13,28 @@ from tvm import te
 
 import tvm_edge
 from tests.onnx_models import reference
+from tests.quantized_models import (
+    assert_same_numbers,
+    inputs_of,
+    network,
+    quantized,
+    with_intermediates,
+)
 from tests.schedules.gpu.graphs import conv, matrices, residual
 from tests.schedules.gpu.harness import ORIN
+from tests.schedules.gpu.test_int8 import SHAPES, model_of
 from tests.schedules.harness import Graph
+from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
-from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
+from tvm_edge.schedules.gpu.pixel_cells import (
+    as_cells,
+    cell_filters,
+    lines_of_cell,
+    pack_cells,
+)
 from tvm_edge.schedules.gpu.tensor_conv import (
-    BLOCK,
+    BLOCKS,
     TensorConv,
     conv2d_tensor,
     dense_tensor,
@@ -34,6 +47,7 @@ from tvm_edge.schedules.gpu.tensor_tile import (
     possible_tensor_tiles,
     suits,
 )
+from tvm_edge.schedules.gpu.unit_window import depthwise_units, pool_units
 
 GRAPHS = {
     "3x3": conv(1, 16, 7, 9, outputs=20, kernel=(3, 3), pads=[1] * 4),
@@ -46,7 +60,7 @@ GRAPHS = {
     "product": matrices((5, 24), (24, 40)),
     "residual": residual(),
 }
-RULES = {"depthwise": "halves_window"}
+RULES = {"depthwise": "unit_window"}
 DATA = {"product": (0,), "residual": (0, 3)}
 """Inputs that stay inputs: the others, the last one excepted, are weights."""
 
@@ -70,15 +84,21 @@ def evaluated(given: list[np.ndarray], make: Callable[..., te.Tensor]) -> np.nda
     return out.numpy().astype("float64")
 
 
-def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.uniform(-1, 1, shape).astype("float16")
+DTYPES = list(BLOCKS)
+
+
+def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
+    if dtype == "int8":
+        return rng.integers(-128, 128, shape, "int8")
+    return rng.uniform(-1, 1, shape).astype(dtype)
 
 
 def in_blocks(image: np.ndarray) -> np.ndarray:
-    """``[N, C, H, W]`` as ``[N, C/8, H, W, 8]``, filled up with anything but zeros."""
-    missing = -image.shape[1] % BLOCK
+    """``[N, C, H, W]`` as ``[N, C/b, H, W, b]``, filled up with anything but zeros."""
+    block = BLOCKS[str(image.dtype)]
+    missing = -image.shape[1] % block
     whole = np.pad(image, [(0, 0), (0, missing), (0, 0), (0, 0)], constant_values=3)
-    split = whole.reshape(whole.shape[0], -1, BLOCK, *whole.shape[2:])
+    split = whole.reshape(whole.shape[0], -1, block, *whole.shape[2:])
     return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
 
@@ -87,10 +107,11 @@ def out_of_blocks(image: np.ndarray, channels: int) -> np.ndarray:
     return moved.reshape(moved.shape[0], -1, *moved.shape[3:])[:, :channels]
 
 
-def convolved(image: np.ndarray, weights: np.ndarray, w: ConvWorkload) -> np.ndarray:
+def convolved(image: np.ndarray, weights: np.ndarray, w: ConvWorkload, zero: int = 0) -> np.ndarray:
     """The convolution in float64, tap by tap."""
     top, left, bottom, right = w.padding
-    padded = np.pad(image.astype("float64"), [(0, 0), (0, 0), (top, bottom), (left, right)])
+    around = [(0, 0), (0, 0), (top, bottom), (left, right)]
+    padded = np.pad(image.astype("float64"), around, constant_values=zero)
     lines, columns = w.output
     result = np.zeros((w.batch, w.filters, lines, columns))
     for y in range(w.kernel[0]):
@@ -106,26 +127,41 @@ def convolved(image: np.ndarray, weights: np.ndarray, w: ConvWorkload) -> np.nda
     return result
 
 
-def assert_rounded(actual: np.ndarray, expected: np.ndarray) -> None:
-    """One rounding to float16, and sums in float32."""
-    assert np.abs(actual - expected).max() <= 2.0**-10 * np.abs(expected).max()
+def assert_rounded(actual: np.ndarray, expected: np.ndarray, dtype: str = "float16") -> None:
+    """One rounding to float16, or of filters to tf32, and sums in float32; int32 is exact."""
+    allowed = 0.0 if dtype == "int8" else 2.0**-10 * np.abs(expected).max()
+    assert np.abs(actual - expected).max() <= allowed
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("workload", CONVOLUTIONS.values(), ids=list(CONVOLUTIONS))
-def test_definition_and_filters(workload: ConvWorkload) -> None:
+def test_definition_and_filters(workload: ConvWorkload, dtype: str) -> None:
     rng = np.random.default_rng(1)
-    image = halves(rng, workload.batch, workload.channels, workload.height, workload.width)
-    weights = halves(rng, workload.filters, workload.channels, *workload.kernel)
-    packed = pack_stacks(weights, TensorConv.of(workload))
-    made = evaluated([in_blocks(image), packed], lambda x, w: conv2d_tensor(x, w, workload))
-    assert_rounded(out_of_blocks(made, workload.filters), convolved(image, weights, workload))
+    zero = -7 if dtype == "int8" else 0
+    image = drawn(rng, dtype, workload.batch, workload.channels, workload.height, workload.width)
+    weights = drawn(rng, dtype, workload.filters, workload.channels, *workload.kernel)
+    packed = pack_stacks(weights, TensorConv.of(workload, dtype))
+    made = evaluated(
+        [in_blocks(image), packed], lambda x, w: conv2d_tensor(x, w, workload, zero=zero)
+    )
+    expected = convolved(image, weights, workload, zero)
+    assert_rounded(out_of_blocks(made, workload.filters), expected, dtype)
+
+
+def test_filters_are_rounded_to_tf32() -> None:
+    """To the nearest number of 10 bits of mantissa, and halves away from zero, as CUDA does."""
+    workload = ConvWorkload(1, 4, 1, 1, 16, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
+    weights = np.zeros((16, 4, 1, 1), "float32")
+    weights[0, :, 0, 0] = 1 + 2**-11, 1 + 2**-12, -1 - 2**-11, np.inf
+    (packed,) = pack_stacks(weights, TensorConv.of(workload, "float32"))[0, 0]
+    assert packed[0].tolist() == [1 + 2**-10, 1, -1 - 2**-10, np.inf]
 
 
 @pytest.mark.parametrize("columns", [16, 40, 136])
 def test_products(columns: int) -> None:
     rng = np.random.default_rng(2)
-    rows, weights = halves(rng, 3, 24), halves(rng, 24, columns)
-    conv = TensorConv.of(dense_workload(3, 24, columns))
+    rows, weights = drawn(rng, "float16", 3, 24), drawn(rng, "float16", 24, columns)
+    conv = TensorConv.of(dense_workload(3, 24, columns), "float16")
     packed = pack_stacks(weights.T[:, :, None, None], conv)
     made = evaluated([rows, packed], lambda x, w: dense_tensor(x, w, columns))
     assert_rounded(made, rows.astype("float64") @ weights.astype("float64"))
@@ -136,46 +172,61 @@ def test_products(columns: int) -> None:
     [
         ((12, 14), (3, 3), (1, 1, 1, 1)),
         ((11, 13), (3, 3), (0, 0, 0, 0)),
-        ((16, 16), (7, 7), (3, 3, 3, 3)),
+        ((11, 13), (3, 3), (1, 1, 1, 1)),
+        ((16, 15), (7, 7), (3, 3, 3, 3)),
+        ((13, 12), (5, 3), (1, 0, 2, 1)),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_pairs_of_pixels(
+@pytest.mark.parametrize(
+    ("channels", "dtype"), [(1, "float16"), (3, "float16"), (3, "int8"), (5, "int8")]
+)
+def test_cells_of_pixels(
     size: tuple[int, int],
     kernel: tuple[int, int],
     padding: tuple[int, int, int, int],
     channels: int,
+    dtype: str,
 ) -> None:
     rng = np.random.default_rng(3)
+    zero = 5 if dtype == "int8" else 0
     workload = ConvWorkload(2, channels, *size, 16, kernel, (2, 2), padding, (1, 1), 1)
-    pairs = as_pairs(workload)
-    assert pairs is not None and pairs.output == workload.output
-    image, weights = halves(rng, 2, channels, *size), halves(rng, 16, channels, *kernel)
-    packed = evaluated([image], pack_pairs).astype("float16")
-    filters = pack_stacks(pair_filters(weights, workload), TensorConv.of(pairs))
-    made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, pairs))
-    assert_rounded(out_of_blocks(made, 16), convolved(image, weights, workload))
+    cells = as_cells(workload, dtype)
+    assert cells is not None and cells.output == workload.output
+    lines = lines_of_cell(workload, cells)
+    assert lines == (2 if (channels, dtype) == (3, "int8") else 1)
+    image, weights = drawn(rng, dtype, 2, channels, *size), drawn(rng, dtype, 16, channels, *kernel)
+    packed = evaluated([image], lambda x: pack_cells(x, lines, zero)).astype(dtype)
+    filters = pack_stacks(cell_filters(weights, workload), TensorConv.of(cells, dtype))
+    made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, cells, zero=zero))
+    assert_rounded(out_of_blocks(made, 16), convolved(image, weights, workload, zero), dtype)
 
 
-def test_depthwise() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_depthwise(dtype: str) -> None:
     rng = np.random.default_rng(4)
+    zero = -7 if dtype == "int8" else 0
     workload = ConvWorkload(1, 12, 9, 8, 12, (3, 3), (2, 1), (1, 1, 0, 1), (1, 2), 12)
-    image, weights = halves(rng, 1, 12, 9, 8), halves(rng, 12, 1, 3, 3)
-    filters = np.zeros((3, 3, 16), "float16")
+    image, weights = drawn(rng, dtype, 1, 12, 9, 8), drawn(rng, dtype, 12, 1, 3, 3)
+    filters = np.zeros((3, 3, 12 if dtype == "float32" else 16), dtype)
     filters[..., :12] = weights[:, 0].transpose(1, 2, 0)
-    made = evaluated([in_blocks(image), filters], lambda x, w: depthwise_halves(x, w, workload))
-    assert_rounded(out_of_blocks(made, 12), convolved(image, weights, workload))
+    made = evaluated(
+        [in_blocks(image), filters], lambda x, w: depthwise_units(x, w, workload, zero)
+    )
+    assert_rounded(out_of_blocks(made, 12), convolved(image, weights, workload, zero), dtype)
 
 
-@pytest.mark.parametrize("maximum", [True, False])
-@pytest.mark.parametrize("counts_padding", [True, False])
-def test_pools(maximum: bool, counts_padding: bool) -> None:
+@pytest.mark.parametrize(
+    ("maximum", "counts_padding", "dtype"),
+    [(True, False, dtype) for dtype in DTYPES]
+    + [(False, counts, dtype) for counts in (True, False) for dtype in ("float16", "float32")],
+)
+def test_pools(maximum: bool, counts_padding: bool, dtype: str) -> None:
     rng = np.random.default_rng(5)
-    image = halves(rng, 1, 8, 7, 9)
+    image = drawn(rng, dtype, 1, 8, 7, 9)
     made = evaluated(
         [in_blocks(image)],
-        lambda x: pool_halves(
+        lambda x: pool_units(
             x,
             (4, 5),
             [(3, 3), (2, 2), (1, 1), (1, 1)],
@@ -187,13 +238,13 @@ def test_pools(maximum: bool, counts_padding: bool) -> None:
     padded = np.pad(image.astype("float64"), [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=fill)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
     expected = windows.max((-2, -1)) if maximum else np.nanmean(windows, (-2, -1))
-    assert_rounded(out_of_blocks(made, 8), expected)
+    assert_rounded(out_of_blocks(made, 8), expected, dtype)
 
 
 @pytest.mark.parametrize("cores", [1, 8, 132])
 @pytest.mark.parametrize("workload", CONVOLUTIONS.values(), ids=list(CONVOLUTIONS))
 def test_tiles_fit(workload: ConvWorkload, cores: int) -> None:
-    spec, conv = replace(ORIN, cores=cores), TensorConv.of(workload)
+    spec, conv = replace(ORIN, cores=cores), TensorConv.of(workload, "int8")
     tiles = possible_tensor_tiles(conv, spec)
     assert tiles and choose_tensor_tile(conv, spec) == tiles[0]
     assert all(tile.items <= 1024 and tile.local_bytes <= 99 << 10 for tile in tiles)
@@ -202,29 +253,44 @@ def test_tiles_fit(workload: ConvWorkload, cores: int) -> None:
 def test_tiles_of_other_convolutions_are_refused() -> None:
     tile = TensorTile(128, 112, 4, 7, 1, 8, 3)
     wide = ConvWorkload(1, 64, 14, 14, 128, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
-    assert suits(tile, TensorConv.of(wide), ORIN)
-    assert not suits(tile, TensorConv.of(replace(wide, filters=96)), ORIN)
-    assert not suits(replace(tile, depth=16, stages=4), TensorConv.of(wide), ORIN)
+    assert suits(tile, TensorConv.of(wide, "float16"), ORIN)
+    assert not suits(tile, TensorConv.of(replace(wide, filters=96), "float16"), ORIN)
+    assert not suits(replace(tile, depth=16, stages=4), TensorConv.of(wide, "float16"), ORIN)
 
 
-def compiled_with_weights(name: str, target: object) -> tuple[tvm_edge.CompiledModel, Graph]:
+def compiled_with_weights(
+    name: str, target: object, precision: str = "mixed"
+) -> tuple[tvm_edge.CompiledModel, Graph]:
     graph = GRAPHS[name]
     inputs = list(graph.values)
     data = [inputs[i] for i in DATA.get(name, (-1,))]
     weights = {each: value for each, value in graph.values.items() if each not in data}
     model = tvm_edge.compile(
-        graph.model(), target, precision="mixed", fallback="none", input_values=weights
+        graph.model(), target, precision=precision, fallback="none", input_values=weights
     )
     return model, graph
 
 
-@pytest.mark.parametrize("name", list(GRAPHS))
-def test_chosen_and_compiled(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, "mixed") for name in GRAPHS]
+    + [(name, "tf32") for name in ("strided", "depthwise", "product")],
+)
+def test_chosen_and_compiled(name: str, precision: str) -> None:
     """Without a device: nvcc takes the source, and the report says which rule it was."""
-    compiled, _ = compiled_with_weights(name, "jetson-orin-nano")
+    compiled, _ = compiled_with_weights(name, "jetson-orin-nano", precision)
     rules = {kernel.rule for kernel in compiled.report.kernels}
     assert RULES.get(name, "tensor_blocks") in rules
-    compiled.export(tmp_path / "model.tvme")
+
+
+def test_a_quantised_network_is_chosen_and_compiled() -> None:
+    """Without a device: convolutions, pools and what packs an image have their vectors."""
+    model = quantized(network(), form="QDQ", activations="uint8")
+    compiled = tvm_edge.compile(model, "jetson-orin-nano", fallback="none")
+    rules = Counter(kernel.rule for kernel in compiled.report.kernels)
+    tensor = sum(count for rule, count in rules.items() if "tensor_blocks" in rule)
+    assert tensor >= 4 and rules["unit_window"] == 3 and rules["unit_vectors"] >= 1
+    assert not any("dp4a" in rule for rule in rules)
 
 
 def test_turing_keeps_its_kernels() -> None:
@@ -245,9 +311,35 @@ def test_device_too_small_for_tiles_keeps_its_kernels(name: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+@pytest.mark.parametrize(("precision", "error"), [("mixed", 5e-3), ("tf32", 2e-3)])
 @pytest.mark.parametrize("name", list(GRAPHS))
-def test_results(name: str, gpu: str) -> None:
-    compiled, graph = compiled_with_weights(name, gpu)
+def test_results(name: str, precision: str, error: float, gpu: str) -> None:
+    compiled, graph = compiled_with_weights(name, gpu, precision)
     actual = compiled.run({each.name: graph.values[each.name] for each in compiled.inputs})
     for output, value in reference(graph.model(), graph.values).items():
-        assert np.abs(actual[output] - value).max() <= 5e-3 * np.abs(value).max(), output
+        assert np.abs(actual[output] - value).max() <= error * np.abs(value).max(), output
+
+
+@pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_results_of_int8(dtype: str, gpu: str) -> None:
+    graph = model_of(list(SHAPES), dtype)
+    compiled = tvm_edge.compile(graph.model(), gpu, fallback="none")
+    assert any("tensor_blocks" in kernel.rule for kernel in compiled.report.kernels)
+    assert_same_numbers(compiled, graph.model(), graph.values)
+
+
+@pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+@pytest.mark.parametrize(("form", "activations"), [("QDQ", "uint8"), ("QOperator", "int8")])
+def test_a_quantised_network_has_the_bits_of_other_kernels(
+    form: str, activations: str, gpu: str
+) -> None:
+    model = with_intermediates(quantized(network(), form=form, activations=activations))
+    feeds = inputs_of(model, 7)
+    compiled = tvm_edge.compile(model, gpu, fallback="none")
+    assert_same_numbers(compiled, model, feeds)
+    other = compile_with(model, gpu, {}, without=["BlockLayout"], fallback="none")
+    assert not any("tensor_blocks" in kernel.rule for kernel in other.report.kernels)
+    expected = other.run(feeds)
+    for name, value in compiled.run(feeds).items():
+        assert np.array_equal(value, expected[name]), name

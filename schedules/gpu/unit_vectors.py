@@ -1,7 +1,8 @@
-"""Functions without a reduction whose result is float16 in blocks of eight channels.
+"""Functions without a reduction whose result is float16 or int8 in blocks of 16 bytes.
 
-A work-item has the eight channels of a pixel: it stores them at once, and loads those at once that
-lie side by side. CUDA has no vectors of float16 that the generic rule could use.
+A work-item has the channels of a block of a pixel: it stores them at once, and loads those at once
+that lie side by side. CUDA has no vectors of float16 that the generic rule could use, and of int8
+none of 16.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from tvm_edge.schedules.analysis import (
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.emit import each, hold, int32
 from tvm_edge.schedules.gpu.blocked_kernel import epilogue_in_blocks
-from tvm_edge.schedules.gpu.tensor_conv import BLOCK
+from tvm_edge.schedules.gpu.tensor_conv import BLOCKS
 from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 
-__all__ = ["VectorsOfHalves"]
+__all__ = ["UnitVectors"]
 
 
-class VectorsOfHalves(ScheduleRule):
-    """Element-wise functions, and packing, of images in blocks of eight channels."""
+class UnitVectors(ScheduleRule):
+    """Element-wise functions, and packing, of images in channel blocks of 16 bytes."""
 
-    name = "vectors_of_halves"
+    name = "unit_vectors"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one block that stores such an image."""
@@ -48,7 +49,7 @@ class VectorsOfHalves(ScheduleRule):
         if not isinstance(stmt, s_tir.SBlock) or not isinstance(stmt.body, tirx.BufferStore):
             return None
         shape = [constant(var.dom.extent) for var in stmt.iter_vars]
-        if len(shape) != 5 or None in shape or 0 in shape or shape[-1] != BLOCK:
+        if len(shape) != 5 or None in shape or 0 in shape:
             return None
         if not stmt.body.buffer.same_as(made.params[-1]):
             return None
@@ -59,17 +60,18 @@ class VectorsOfHalves(ScheduleRule):
 
 def _in_blocks(result: tirx.Buffer) -> bool:
     shape = [constant(size) for size in result.shape]
-    return str(result.dtype) == "float16" and len(shape) == 5 and shape[-1] == BLOCK
+    halves_or_bytes = str(result.dtype) in ("float16", "int8")
+    return halves_or_bytes and len(shape) == 5 and shape[-1] == BLOCKS[str(result.dtype)]
 
 
 def _kernel(
     func: tirx.PrimFunc, block: s_tir.SBlock, shape: list[int], spec: DeviceSpec
 ) -> tirx.PrimFunc:
-    images, blocks, lines, columns, _ = shape
+    images, blocks, lines, columns, lanes = shape
 
     def body(flat: list[Any]) -> None:
-        epilogue = epilogue_in_blocks(func, block, shape, flat)
-        values = [tirx.const(0, "float32")] * BLOCK
+        epilogue = epilogue_in_blocks(func, block, shape, lanes, flat)
+        values = [tirx.const(0, "float32")] * lanes
 
         def write(at: tirx.Expr) -> None:
             pixel = hold(tirx.floormod(at, lines * columns))
