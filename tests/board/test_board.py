@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import tvm_edge
 from tests.board.board import BOARD, Board, assert_close
-from tests.onnx_models import random_input, reference
+from tests.function_errors import assert_right, network, sample
+from tests.onnx_models import make_model, random_input, reference
 from tvm_edge import zoo
 from tvm_edge.zoo.trained import model_path
 
@@ -88,6 +90,18 @@ def test_the_detector(board: Board, target: dict[str, Any]) -> None:
     found = deploy(board, "zoo:shapes_ssd", inputs, target)
     assert len(found["scores"])
     assert_close(found, reference(onnx.load(model_path("shapes_ssd")), inputs))
+
+
+def test_functions_in_vectors(board: Board) -> None:
+    """Of NEON, right to the same bounds; a recurrent layer has them in its kernel."""
+    x = sample()
+    assert_right(deploy(board, network(x.size), {"x": x}, TARGETS["llvm"]), x)
+    inputs = {"x": random_input((9, 5, 20))}
+    weights = {"w": random_input((1, 60, 20), 1), "r": random_input((1, 60, 15), 2) / 4}
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=15)
+    rows = helper.make_node("Softmax", ["x"], ["s"], axis=-1)
+    model = make_model([node, rows], {"x": (9, 5, 20)}, ["y", "s"], weights)
+    assert_close(deploy(board, model, inputs, TARGETS["llvm"]), reference(model, inputs))
 
 
 @pytest.mark.parametrize(
