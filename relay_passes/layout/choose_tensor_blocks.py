@@ -14,10 +14,11 @@ from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, tensor_applies
 from tvm_edge.schedules.gpu.tensor_tile import possible_tensor_tiles
 
-__all__ = ["choose_tensor_blocks"]
+__all__ = ["choose_tensor_blocks", "tensor_config"]
 
 
 def choose_tensor_blocks(
@@ -40,10 +41,19 @@ def choose_tensor_blocks(
             workload, dtype = found[0], str(value.ty.dtype)
         else:
             continue
-        block = BLOCKS[dtype]
-        if tensor_applies(workload):
-            if possible_tensor_tiles(TensorConv.of(workload, dtype), spec):
-                chosen[value] = ConvConfig("tensor", block)
-        elif workload.depthwise and fills(workload.channels, block):
-            chosen[value] = ConvConfig("window", block)
+        config = tensor_config(workload, dtype, spec)
+        if config is not None:
+            chosen[value] = config
     return chosen
+
+
+def tensor_config(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> ConvConfig | None:
+    """Return the algorithm of a convolution in such blocks, ``None`` if there is none."""
+    block = BLOCKS.get(dtype)
+    if not spec.tensor_cores or block is None:
+        return None
+    if tensor_applies(workload):
+        tiles = possible_tensor_tiles(TensorConv.of(workload, dtype), spec)
+        return ConvConfig("tensor", block) if tiles else None
+    is_window = workload.depthwise and fills(workload.channels, block)
+    return ConvConfig("window", block) if is_window else None
