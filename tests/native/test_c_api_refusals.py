@@ -185,21 +185,22 @@ def test_a_machine_without_a_driver(on_gpu: Path) -> None:
 _LIMITED = """
 import resource, sys
 from pathlib import Path
-from tests.native.c_api import CModel, Failed
+from tests.native.c_api import CModel, Failed, Library
 
 path = Path(sys.argv[1])
-CModel(path).free()
+library = Library()
+CModel(path, library).free()
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 said = set()
 for mib in (0, 1, 2, 4, 6, 8):
     resource.setrlimit(resource.RLIMIT_AS, (now + (mib << 20), resource.RLIM_INFINITY))
     try:
-        CModel(path, copy=1).free()
+        CModel(path, library, copy=1).free()
     except Failed as error:
         said.add((error.status, str(error)))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-CModel(path, copy=1).free()
+CModel(path, library, copy=1).free()
 for status, message in said:
     print(status, message)
 """

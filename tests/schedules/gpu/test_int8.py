@@ -14,7 +14,6 @@ from tvm import ir, te, tirx
 import tvm_edge
 from tests.marks import in_full, needs_opencl
 from tests.quantized_models import (
-    AWKWARD,
     QuantizedGraph,
     assert_same_numbers,
     inputs_of,
@@ -24,6 +23,7 @@ from tests.quantized_models import (
     with_intermediates,
 )
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
+from tests.schedules.gpu.int8_models import SHAPES, model_of
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.kinds import opencl
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
@@ -37,17 +37,6 @@ from tvm_edge.schedules.gpu.dot_products import with_dot_products
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.words import column, packed, word_of_one
 
-SHAPES = {
-    **AWKWARD,
-    "few filters": ((1, 8, 6, 9), (4, 8, 3, 3), {}),
-    "odd channels": ((1, 7, 9, 8), (21, 7, 3, 3), {"pads": [1, 0, 1, 2]}),
-    "odd groups": ((1, 18, 7, 7), (9, 6, 3, 3), {"pads": [1] * 4, "group": 3}),
-    "two filters a channel": ((1, 6, 8, 8), (12, 1, 3, 3), {"pads": [1] * 4, "group": 6}),
-    "one wide pixel": ((1, 96, 1, 1), (40, 96, 1, 1), {}),
-    "many pixels": ((2, 20, 24, 20), (72, 20, 1, 1), {}),
-}
-
-
 USUAL = [
     "filled up",
     "groups",
@@ -57,18 +46,6 @@ USUAL = [
     "two filters a channel",
     "one pixel",
 ]
-
-
-def model_of(names: list[str], dtype: str) -> QuantizedGraph:
-    """A convolution of each shape, some with a ReLU behind it."""
-    graph = QuantizedGraph(seed=len(names), dtype=dtype)
-    for number, name in enumerate(names):
-        image, filters, attributes = SHAPES[name]
-        result = graph.conv(
-            graph.input(*image), filters, name=name, per_channel=number % 2 == 0, **attributes
-        )
-        graph.quantized(graph.op("Relu", result) if number % 3 == 0 else result, 0.04)
-    return graph
 
 
 @pytest.mark.parametrize(

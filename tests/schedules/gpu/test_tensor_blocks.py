@@ -22,7 +22,7 @@ from tests.quantized_models import (
 )
 from tests.schedules.gpu.graphs import conv, matrices, residual
 from tests.schedules.gpu.harness import ORIN
-from tests.schedules.gpu.test_int8 import SHAPES, model_of
+from tests.schedules.gpu.int8_models import SHAPES, model_of
 from tests.schedules.harness import Graph
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import resolve_target
