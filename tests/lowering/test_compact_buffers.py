@@ -23,13 +23,15 @@ def convolution(target: str, passes: list[Any]) -> tvm.IRModule:
     return in_front(func, target, passes)
 
 
-def product_of_open_rows() -> tvm.IRModule:
+def product_of_open_rows(
+    target: str = "mali-g76", passes: list[Any] = opencl_pipeline.PASSES, multiple: int = 1
+) -> tvm.IRModule:
     """A product whose number of rows only the run tells, as it is in front of the pass."""
-    data = te.placeholder((te.var("rows", "int64"), 16))
+    data = te.placeholder((te.var("rows", "int64") * multiple, 16))
     func = te.create_prim_func(
         [data, weight := te.placeholder((16, 70)), topi.matmul(data, weight)]
     )
-    return in_front(func, "mali-g76", opencl_pipeline.PASSES)
+    return in_front(func, target, passes)
 
 
 def in_front(func: tirx.PrimFunc, target: str, passes: list[Any]) -> tvm.IRModule:
@@ -70,6 +72,13 @@ def test_of_a_written_kernel(target: str) -> None:
     assert CompactScheduled()(mod)["main"].same_as(mod["main"])
     # There is nothing to gain.
     assert sizes(s_tir.transform.CompactBufferAllocation()(mod)["main"]) == sizes(mod["main"])
+
+
+@pytest.mark.parametrize("multiple", [2, 7])
+def test_registers_of_a_multiple_of_an_open_axis(multiple: int) -> None:
+    """What a tile uses is ``min(rows, 4) * 2`` to TVM: still a tile's number of registers."""
+    before = product_of_open_rows("raspberry-pi/4b-aarch64", cpu_pipeline.PASSES, multiple)
+    assert 0 < max(sizes(CompactScheduled()(before)["main"])) <= 128
 
 
 def test_registers_of_an_open_axis() -> None:

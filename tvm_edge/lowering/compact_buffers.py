@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import tvm
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 
 from tvm_edge.schedules.accesses import constant, nodes_in
-from tvm_edge.schedules.open_lengths import has_open_lengths
+from tvm_edge.schedules.open_lengths import MOST_ELEMENTS, has_open_lengths
 
 __all__ = ["CompactScheduled"]
 
@@ -120,19 +120,21 @@ def _with_realizes(
 
 def _of_known_size(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give allocations the most that a length can be: a tile's, not ``min(rows, 4)``."""
+    analyzer = sym.Analyzer()
+
+    def most(length: tirx.Expr) -> tirx.Expr:
+        if constant(length) is not None or not nodes_in(length, tirx.Min):
+            return length
+        bound = analyzer.const_int_bound(length).max_value
+        return tirx.IntImm(str(length.ty.dtype), bound) if bound <= MOST_ELEMENTS else length
+
     larger: dict[tirx.Var, tirx.Var] = {}
     blocks = nodes_in(func.body, s_tir.SBlock)
     for buffer in (buffer for block in blocks for buffer in block.alloc_buffers):
-        if any(isinstance(length, tirx.Min) for length in buffer.shape):
-            shape = [_most(length) for length in buffer.shape]
+        shape = [most(length) for length in buffer.shape]
+        if not all(own.same_as(length) for own, length in zip(shape, buffer.shape, strict=True)):
             larger[buffer] = tirx.decl_buffer(
                 shape, buffer.dtype, str(buffer.name), scope=buffer.scope()
             )
     body = tvm_ffi.structural_map(func.body, (tirx.Var, lambda var: larger.get(var, var)))
     return func.with_body(body)
-
-
-def _most(length: tirx.Expr) -> tirx.Expr:
-    if isinstance(length, tirx.Min):
-        return next((a for a in (length.a, length.b) if constant(a) is not None), length)
-    return length
