@@ -93,14 +93,28 @@ def test_the_detector(board: Board, target: dict[str, Any]) -> None:
 
 
 def test_functions_in_vectors(board: Board) -> None:
-    """Of NEON, right to the same bounds; a recurrent layer has them in its kernel."""
+    """Of NEON, right to the same bounds as here."""
     x = sample()
     assert_right(deploy(board, network(x.size), {"x": x}, TARGETS["llvm"]), x)
+
+
+def test_kernels_with_functions(board: Board) -> None:
+    """Recurrent layers and softmax: accumulators and functions in one kernel, odd lengths."""
     inputs = {"x": random_input((9, 5, 20))}
-    weights = {"w": random_input((1, 60, 20), 1), "r": random_input((1, 60, 15), 2) / 4}
-    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=15)
-    rows = helper.make_node("Softmax", ["x"], ["s"], axis=-1)
-    model = make_model([node, rows], {"x": (9, 5, 20)}, ["y", "s"], weights)
+    weights = {
+        **{"w": random_input((1, 60, 20), 1), "r": random_input((1, 60, 15), 2) / 4},
+        **{"v": random_input((2, 39, 20), 3), "u": random_input((2, 39, 13), 4) / 4},
+    }
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["lstm"], hidden_size=15),
+        helper.make_node(
+            "GRU", ["x", "v", "u"], ["gru"], hidden_size=13, direction="bidirectional"
+        ),
+        helper.make_node("Softmax", ["x"], ["rows"], axis=-1),
+        helper.make_node("LogSoftmax", ["x"], ["columns"], axis=0),
+    ]
+    outputs = [node.output[0] for node in nodes]
+    model = make_model(nodes, {"x": (9, 5, 20)}, outputs, weights)
     assert_close(deploy(board, model, inputs, TARGETS["llvm"]), reference(model, inputs))
 
 
