@@ -47,10 +47,11 @@ class Board:
 
     def __init__(self, shared: Path) -> None:
         self.shared = shared
-        self.root = board_root()
         self._running = ExitStack()
+        self.root = self._running.enter_context(board_root())
         done = subprocess.run(self._command(["/usr/bin/python3", "-c", ""]), **self._pipes())
         if done.returncode != 0:
+            self._running.close()
             raise CannotBuild(
                 "the board does not start (it needs Linux 6.7 and user namespaces): "
                 + done.stderr.strip()[-300:]

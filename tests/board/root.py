@@ -4,24 +4,25 @@
 
 prints the folder. It lies below ``TVM_EDGE_BOARD`` (default: the user's cache folder), under the
 digest of its recipe: another recipe, or another version that the lock has, is another folder. The
-wheel is of the files of this checkout, and is put in again when one of them changed. Nothing is
-installed on this machine, and root is not needed.
+wheel is of the files of this checkout, and is put in again when one of them changed: not while
+another checkout runs something there. Nothing is installed on this machine, and root is not needed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 
-import filelock
 import platformdirs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -78,8 +79,9 @@ class CannotBuild(Exception):
     """The board cannot be built on this machine; says why and what to do."""
 
 
-def board_root() -> Path:
-    """The board's file system, built if it is not there.
+@contextmanager
+def board_root() -> Iterator[Path]:
+    """Keep the board's file system, built if it is not there; other checkouts wait for the end.
 
     Raises
     ------
@@ -94,17 +96,30 @@ def board_root() -> Path:
     base.mkdir(parents=True, exist_ok=True)
     recipe = Path(__file__).read_bytes(), _LOCK.read_bytes(), *map(str.encode, _requirements())
     root = base / _digest(*recipe)
-    with filelock.FileLock(base / "lock"):
-        if not root.exists():
-            for old in base.glob("[0-9a-f]*"):
-                shutil.rmtree(old)
-            unfinished = base / "unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            _unpack_debian(unfinished, base / "apt")
-            _install_wheels(unfinished / PACKAGES)
-            unfinished.rename(root)
-        _install_checkout(root / PACKAGES, base / "wheel")
-    return root
+    with (base / "lock").open("w") as lock:
+        while True:
+            # Tests of this checkout may run side by side. Between the two kinds of lock another
+            # checkout may come first.
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if _has_checkout(root / PACKAGES):
+                break
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not root.exists():
+                _build(root)
+            _install_checkout(root / PACKAGES, base / "wheel", CHECKOUT / "build/board" / root.name)
+        yield root
+
+
+def _build(root: Path) -> None:
+    """Debian and the wheels, but not this checkout's, in place of those of earlier recipes."""
+    base = root.parent
+    for old in base.glob("[0-9a-f]*"):
+        shutil.rmtree(old)
+    unfinished = base / "unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    _unpack_debian(unfinished, base / "apt")
+    _install_wheels(unfinished / PACKAGES)
+    unfinished.rename(root)
 
 
 def _unpack_debian(root: Path, apt: Path) -> None:
@@ -154,16 +169,30 @@ def _requirements() -> list[str]:
     return [requirement for requirement in every if "extra ==" not in requirement]
 
 
-def _install_checkout(folder: Path, work: Path) -> None:
-    """The wheel of this checkout, its shared library compiled by the cross compiler."""
+def _has_checkout(folder: Path) -> bool:
+    marker = _marker(folder)
+    return marker.exists() and marker.read_text() == _checkout_digest()
+
+
+def _marker(folder: Path) -> Path:
+    return folder.parent / "tvm-edge.digest"
+
+
+def _checkout_digest() -> str:
+    """Return the digest of all that the wheel is built of."""
     files = [CHECKOUT / name for name in ("pyproject.toml", "CMakeLists.txt", "README.md")]
     for top in ("tvm_edge", "schedules", "relay_passes", "tuning_logs"):
         files += sorted(p for p in (CHECKOUT / top).rglob("*") if p.is_file())
     files = [p for p in files if "__pycache__" not in p.parts]
-    digest = _digest(*(str(p.relative_to(CHECKOUT)).encode() + p.read_bytes() for p in files))
-    marker = folder.parent / "tvm-edge.digest"
-    if marker.exists() and marker.read_text() == digest:
-        return
+    return _digest(*(str(p.relative_to(CHECKOUT)).encode() + p.read_bytes() for p in files))
+
+
+def _install_checkout(folder: Path, work: Path, objects: Path) -> None:
+    """The wheel of this checkout, its shared library compiled by the cross compiler.
+
+    `objects` keeps what was compiled: another Python file does not compile C++ again.
+    """
+    digest, marker = _checkout_digest(), _marker(folder)
     marker.unlink(missing_ok=True)
     for old in folder.glob("tvm_edge*"):
         shutil.rmtree(old)
@@ -176,6 +205,7 @@ def _install_checkout(folder: Path, work: Path) -> None:
         "PYTHONPATH": str(folder),
     }
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check"]
+    build += ["--config-setting", f"build-dir={objects}"]
     _run(*build, "-o", work, CHECKOUT, changes=cross)
     (wheel,) = work.glob("*.whl")
     _run(
@@ -207,5 +237,6 @@ def _run(*command: object, changes: Mapping[str, str] | None = None) -> None:
 
 if __name__ == "__main__":
     started = perf_counter()
-    print(board_root())
+    with board_root() as found:
+        print(found)
     print(f"{perf_counter() - started:.1f} s", file=sys.stderr)
