@@ -66,8 +66,9 @@ def assert_right(found: Mapping[str, np.ndarray], x: np.ndarray) -> None:
             true, y = function(x.astype(np.float64)), found[name].astype(np.float64)
             finite = np.isfinite(true) & (np.abs(true) < np.finfo(np.float32).max)
             errors = np.where(finite, np.abs(y - true) / ulp(true), 0)
-        # Subnormal results may be zero.
-        errors = np.where((np.abs(true) < _LEAST) & (np.abs(y) <= _LEAST), 0, errors)
+        # Subnormal results may be zero; Arm's are where they are below 2^-126 before they are
+        # rounded, as tanh(2^-126) is.
+        errors = np.where((np.abs(true) <= _LEAST) & (np.abs(y) <= _LEAST), 0, errors)
         worst = errors.argmax()
         assert errors[worst] <= bound, f"{name}({x[worst]!r}) = {y[worst]!r}: {errors[worst]} ulp"
         rest = ~finite
