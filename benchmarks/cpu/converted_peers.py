@@ -73,7 +73,8 @@ def _load_ncnn(name: str, threads: int, folder: Path) -> Run:
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         extractor = net.create_extractor()
         for tensor, data in zip(given, inputs.values(), strict=True):
-            extractor.input(tensor, ncnn.Mat(data[0] if data.ndim else data.reshape(1)))
+            # A copy: layers that work in place would write to the array, past what it owns.
+            extractor.input(tensor, ncnn.Mat(data[0] if data.ndim else data.reshape(1)).clone())
         found = {}
         for tensor, (output, like) in zip(results, expected.items(), strict=True):
             status, value = extractor.extract(tensor)
