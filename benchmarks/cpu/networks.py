@@ -12,11 +12,11 @@ weights, written once in ``--environment`` (see ``exports``), and files of packa
 What a runtime cannot do is said in its cell.
 
 In the same run: the outputs of every process are compared with ONNX Runtime's, to 1e-4 of an
-output's largest value, detections one to one (``error`` is ours, a peer's stands where it is too
-large); ``memory`` is the process's
-resident peak, after loading → after the first run, interpreter included; ``compile`` the seconds of
-``tvm_edge.compile``; ``outside`` the part of our run that is not in kernels: 1 - the kernels' times
-(medians under the profiler) / the median run without it, in turns in one process.
+output's largest value, detections one to one (``right`` and ``error`` are ours; a peer's error
+stands where it is too large); ``memory`` is the process's resident peak, after loading → after the
+first run, interpreter included; ``compile`` the seconds of ``tvm_edge.compile``; ``outside`` the
+part of our run that is not in kernels: 1 - the kernels' times (medians under the profiler) / the
+median run without it, in turns in one process.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def _line(row: dict[str, Any], runtimes: Sequence[str]) -> str:
     if "ratio" in row:
         low, high = row["ratio_range"]
         ratio = f"**{row['ratio']:.2f}** [{low:.2f}–{high:.2f}]"
-    right = "yes" if all(r.get("right", not r) for r in results) else "**no**"
+    right = "–" if "right" not in ours else "yes" if ours["right"] else "**no**"
     cells = [row["network"], *(_milliseconds(result) for result in results), ratio, right]
     cells.append(f"{ours['error']:.1e}" if "error" in ours else "–")
     cells.append(ours.get("detections") or "")

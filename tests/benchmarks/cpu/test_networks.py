@@ -48,6 +48,7 @@ def test_columns_follow_the_runtimes() -> None:
     heads, cells = ([cell.strip() for cell in lines[n].split("|")[1:-1]] for n in (0, 2))
     assert heads[:4] == ["network", "tvm-edge, ms", "ncnn, ms", "MNN, ms"]
     assert len(cells) == len(heads) == lines[1].count("---")
+    assert cells[5] == "yes"  # ours
     assert cells[2:4] == ["1 [1–1] **wrong: 5.0e-01**", "**conversion: no Loop**"]
     assert lines[-1] == "| crnn | 1 → 2 | 1 → 2 | – |"
     failed = networks._line({"network": "crnn", "failed": "no file"}, ["tvm-edge", "mnn"])
