@@ -27,7 +27,7 @@ def convert(peer: str, name: str, folder: Path) -> dict[str, Any]:
     Raises
     ------
     RuntimeError
-        The converter ended without a file.
+        The converter failed, or ended without a file.
     """
     made = folder / f"{name}.{'ncnn.param' if peer == 'ncnn' else 'mnn'}"
     if made.exists():
@@ -40,7 +40,9 @@ def convert(peer: str, name: str, folder: Path) -> dict[str, Any]:
         ]
         inputs = f"inputshape={','.join(shapes)}"
         command = [str(Path(package, "pnnx")), f"{name}.onnx", inputs, "fp16=0"]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        done = subprocess.run(command, cwd=folder, check=False, capture_output=True)
+        if done.returncode:
+            raise RuntimeError(f"pnnx ended with status {done.returncode}")
     else:
         import _tools  # MNN's own
 
