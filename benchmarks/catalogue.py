@@ -46,7 +46,10 @@ class Benchmark:
 _GPU = "an OpenCL or CUDA device, onnxruntime"
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "cpu": Benchmark("benchmarks.cpu.networks", "onnxruntime, openvino"),
+    "cpu": Benchmark(
+        "benchmarks.cpu.networks",
+        "onnxruntime, openvino; --runtimes ncnn mnn: ncnn, pnnx, MNN; --networks new: see exports",
+    ),
     "cpu_kernels": Benchmark("benchmarks.cpu.kernels", "onnx, onnxruntime"),
     "cpu_layers": Benchmark("benchmarks.cpu.layers", "onnxruntime, openvino, a C compiler"),
     "cpu_peaks": Benchmark("benchmarks.cpu.peaks", "a C compiler"),

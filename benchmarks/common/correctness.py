@@ -14,6 +14,7 @@ __all__ = [
     "load_expected",
     "load_inputs",
     "relative_error",
+    "write_expected",
     "write_reference",
 ]
 
@@ -26,13 +27,18 @@ def write_reference(name: str, folder: Path) -> dict[str, Any]:
 
     ``NAME.onnx``, ``NAME.inputs.npz`` and ``NAME.expected.npz``.
     """
-    import onnxruntime
-
     from tvm_edge import zoo
 
+    zoo.save(name, folder / f"{name}.onnx")
+    write_expected(name, zoo.sample_input(name), folder)
+    return {}
+
+
+def write_expected(name: str, inputs: Mapping[str, Any], folder: Path) -> None:
+    """Write an input of ``NAME.onnx``, and what ONNX Runtime makes of it."""
+    import onnxruntime
+
     path = folder / f"{name}.onnx"
-    zoo.save(name, path)
-    inputs = zoo.sample_input(name)
     options = onnxruntime.SessionOptions()
     # Or products of bytes saturate in 16 bits on CPUs that have AVX2 and no more.
     options.add_session_config_entry("session.x64quantprecision", "1")
@@ -41,7 +47,6 @@ def write_reference(name: str, folder: Path) -> dict[str, Any]:
     expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
     np.savez(folder / f"{name}.inputs.npz", **inputs)
     np.savez(folder / f"{name}.expected.npz", **expected)
-    return {}
 
 
 def load_inputs(name: str, folder: Path) -> dict[str, np.ndarray]:

@@ -31,6 +31,7 @@ from benchmarks.common.machine import describe_machine
 from benchmarks.common.options import Among, Parser, save_json
 from benchmarks.common.processes import run_child
 from benchmarks.cpu.contention_jobs import PEERS, RUNTIMES
+from benchmarks.cpu.converted_peers import CONVERTED
 from tvm_edge.cli.busy import busy_processes
 
 _JOBS = "benchmarks.cpu.contention_jobs"
@@ -210,7 +211,7 @@ def main(arguments: Sequence[str]) -> None:
             for job in ("save", "compile"):
                 if "failed" in (found := run_child(_JOBS, job, network, folder)):
                     raise SystemExit(f"{job} of {network}: {found['failed']}")
-            for peer in ("ncnn", "mnn"):
+            for peer in CONVERTED:
                 if peer in options.runtimes:
                     run_child(_JOBS, "convert", peer, network, folder)
         print(f"| part | network | busy | threads | {' | '.join(options.runtimes)} |")

@@ -21,7 +21,7 @@ from benchmarks.common.correctness import (
 )
 from benchmarks.common.onnx_runtime import Run, onnxruntime_function
 from benchmarks.common.processes import Job
-from benchmarks.cpu.converted_peers import convert, load_mnn, load_ncnn
+from benchmarks.cpu.converted_peers import convert
 from benchmarks.cpu.runtimes import load_runtime
 
 __all__ = ["JOBS", "PEERS", "RUNTIMES"]
@@ -59,10 +59,6 @@ def _load(runtime: str, name: str, threads: int, folder: Path) -> Run:
         return _load_on_tvm_pool(folder / f"{name}.onnx", threads)
     if runtime == "onnxruntime-sleeping":
         return onnxruntime_function(folder / f"{name}.onnx", threads, spinning=False)
-    if runtime == "ncnn":
-        return load_ncnn(name, threads, folder)
-    if runtime == "mnn":
-        return load_mnn(name, threads, folder)
     return load_runtime(runtime, name, folder, threads)
 
 

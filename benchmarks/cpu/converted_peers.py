@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import numpy as np
 from benchmarks.common.correctness import load_expected, load_inputs
 from benchmarks.common.onnx_runtime import Run
 
-__all__ = ["convert", "load_mnn", "load_ncnn"]
+__all__ = ["CONVERTED", "convert"]
+
+_PNNX_TYPES = {"float32": "", "int64": "i64", "int32": "i32"}
 
 
 def convert(peer: str, name: str, folder: Path) -> dict[str, Any]:
@@ -21,23 +23,38 @@ def convert(peer: str, name: str, folder: Path) -> dict[str, Any]:
 
     By the converters themselves: the commands that their wheels install want PyTorch, and send
     what they converted to a server.
+
+    Raises
+    ------
+    RuntimeError
+        The converter failed, or ended without a file.
     """
-    if peer == "ncnn" and not (folder / f"{name}.ncnn.param").exists():
+    made = folder / f"{name}.{'ncnn.param' if peer == 'ncnn' else 'mnn'}"
+    if made.exists():
+        return {}
+    if peer == "ncnn":
         (package,) = find_spec("pnnx").submodule_search_locations
-        (data,) = load_inputs(name, folder).values()
-        shape = ",".join(map(str, data.shape))
-        command = [str(Path(package, "pnnx")), f"{name}.onnx", f"inputshape=[{shape}]", "fp16=0"]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    if peer == "mnn" and not (folder / f"{name}.mnn").exists():
+        shapes = [
+            str(list(data.shape)).replace(" ", "") + _PNNX_TYPES[str(data.dtype)]
+            for data in load_inputs(name, folder).values()
+        ]
+        inputs = f"inputshape={','.join(shapes)}"
+        command = [str(Path(package, "pnnx")), f"{name}.onnx", inputs, "fp16=0"]
+        done = subprocess.run(command, cwd=folder, check=False, capture_output=True)
+        if done.returncode:
+            raise RuntimeError(f"pnnx ended with status {done.returncode}")
+    else:
         import _tools  # MNN's own
 
-        source, target = (str(folder / f"{name}.{kind}") for kind in ("onnx", "mnn"))
+        source, target = str(folder / f"{name}.onnx"), str(made)
         command = ["mnnconvert", "-f", "ONNX", "--modelFile", source, "--MNNModel", target]
         _tools.mnnconvert([*command, "--bizCode", "tvm-edge"])
+    if not made.exists():
+        raise RuntimeError(f"{peer}'s converter wrote no file")
     return {}
 
 
-def load_ncnn(name: str, threads: int, folder: Path) -> Run:
+def _load_ncnn(name: str, threads: int, folder: Path) -> Run:
     """A function that runs the network in ncnn, in float32 as the others."""
     import ncnn
 
@@ -45,36 +62,57 @@ def load_ncnn(name: str, threads: int, folder: Path) -> Run:
     net.opt.num_threads = threads
     for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"):
         setattr(net.opt, option, False)
-    net.load_param(str(folder / f"{name}.ncnn.param"))
-    net.load_model(str(folder / f"{name}.ncnn.bin"))
-    (given,), (result,) = net.input_names(), net.output_names()
-    (output, expected), *_ = load_expected(name, folder).items()
+    # It says what it lacks on its error output, and would run into it.
+    if net.load_param(str(folder / f"{name}.ncnn.param")):
+        raise RuntimeError("ncnn lacks a layer of the converted file")
+    if net.load_model(str(folder / f"{name}.ncnn.bin")):
+        raise RuntimeError("ncnn does not read the converted weights")
+    given, results = net.input_names(), net.output_names()
+    expected = load_expected(name, folder)
+    if len(results) != len(expected):
+        raise RuntimeError(f"{len(results)} of {len(expected)} outputs are in the converted file")
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        (data,) = inputs.values()
         extractor = net.create_extractor()
-        extractor.input(given, ncnn.Mat(data[0]))
-        _, found = extractor.extract(result)
-        return {output: np.array(found).reshape(expected.shape)}
+        for tensor, data in zip(given, inputs.values(), strict=True):
+            # A copy: layers that work in place would write to the array, past what it owns.
+            extractor.input(tensor, ncnn.Mat(data[0] if data.ndim else data.reshape(1)).clone())
+        found = {}
+        for tensor, (output, like) in zip(results, expected.items(), strict=True):
+            status, value = extractor.extract(tensor)
+            if status:
+                raise RuntimeError(f"ncnn ends with {status} at {output}")
+            found[output] = np.array(value).reshape(like.shape)
+        return found
 
     return run
 
 
-def load_mnn(name: str, threads: int, folder: Path) -> Run:
+def _load_mnn(name: str, threads: int, folder: Path) -> Run:
     """A function that runs the network in MNN, in float32 as the others."""
     from MNN import expr, nn
 
-    (given, _), *_ = load_inputs(name, folder).items()
-    (output, expected), *_ = load_expected(name, folder).items()
+    given, expected = list(load_inputs(name, folder)), load_expected(name, folder)
     config = {"backend": 0, "numThread": threads, "precision": "high"}
     manager = nn.create_runtime_manager((config,))
     path = str(folder / f"{name}.mnn")
-    net = nn.load_module_from_file(path, [given], [output], runtime_manager=manager)
+    net = nn.load_module_from_file(path, given, list(expected), runtime_manager=manager)
+
+    def variable(data: np.ndarray) -> Any:
+        kind = expr.float if data.dtype == np.float32 else expr.int
+        data = data if data.dtype == np.float32 else data.astype(np.int32)
+        made = expr.const(data, list(data.shape), expr.NCHW, kind)
+        return expr.convert(made, expr.NC4HW4) if data.ndim == 4 else made
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        (data,) = inputs.values()
-        variable = expr.const(data, list(data.shape), expr.NCHW, expr.float)
-        (found,) = net.onForward([expr.convert(variable, expr.NC4HW4)])
-        return {output: np.array(expr.convert(found, expr.NCHW).read()).reshape(expected.shape)}
+        results = net.onForward([variable(inputs[tensor]) for tensor in given])
+        return {
+            output: np.array(expr.convert(found, expr.NCHW).read()).reshape(like.shape)
+            for found, (output, like) in zip(results, expected.items(), strict=True)
+        }
 
     return run
+
+
+CONVERTED: Mapping[str, Callable[[str, int, Path], Run]] = {"ncnn": _load_ncnn, "mnn": _load_mnn}
+"""What loads each of them, from the file that :func:`convert` wrote."""

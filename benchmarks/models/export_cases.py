@@ -147,6 +147,10 @@ def _torchvision() -> dict[str, Export]:
         ("densenet121", 128, False),
         ("googlenet", 160, True),
         ("regnet_y_400mf", 160, False),
+        ("convnext_tiny", 224, False),
+        ("swin_t", 224, False),
+        ("maxvit_t", 224, False),
+        ("mobilenet_v3_large", 224, False),
     ]
     found = {
         f"torchvision.{model}" + ".dynamo" * dynamo: Export(
