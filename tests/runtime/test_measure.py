@@ -173,6 +173,47 @@ def test_a_kernel_launched_twice_has_two_rows() -> None:
     assert [row.name for row in rows] == [kernel.name for kernel in compiled.report.kernels]
 
 
+_CONTROL = """
+<ir_version: 8, opset_import: ["" : 17]>
+control (int64 n, bool c, float[4,5] x) => (float[4,5] y)
+{
+    first = Exp (x)
+    chosen = If (c) <
+        then_branch = g1 () => (float[4,5] t) { t = Sin (first) },
+        else_branch = g2 () => (float[4,5] e) { e1 = Cos (first)  e = Softmax (e1) }
+    >
+    s = Loop (n, , chosen) <body = step (int64 i, bool go, float[4,5] v) => (bool on, float[4,5] w)
+        { w = Softmax <axis = 0> (v)  on = Identity (go) }>
+    y = Tanh (s)
+}
+"""
+
+
+_KINDS = ("exp", "sin", "cos", "softmax", "tanh")
+
+
+def _kind(row: KernelTime) -> str:
+    return row.name.rpartition("_")[2].rstrip("01")
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_branches_and_loops(taken: bool) -> None:
+    """A branch that is not taken has no row, the steps of a loop have one."""
+    compiled = tvm_edge.compile(onnx.parser.parse_model(_CONTROL), "llvm")
+    x = np.ones((4, 5), "float32")
+    rows = {}
+    for steps in (0, 1, 40):
+        inputs = {"n": np.asarray(steps), "c": np.asarray(taken), "x": x}
+        found = compiled.profile(inputs, repeat=3).kernels
+        rows[steps] = [row for row in found if _kind(row) in _KINDS]
+    names = {n: [_kind(row) for row in rows[n]] for n in rows}
+    branch = ["sin"] if taken else ["cos", "softmax"]
+    assert names[0] == ["exp", *branch, "tanh"]
+    assert names[1] == names[40] == ["exp", *branch, "softmax", "tanh"]
+    once, often = (rows[n][-2].time_us for n in (1, 40))
+    assert often > 5 * once
+
+
 def test_profiling_leaves_the_model_as_it_was(
     compiled_small: tvm_edge.CompiledModel, image: np.ndarray
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ class KernelTime:
     device, origin : str
         Where it ran and where its schedule came from.
     start_us, time_us : float
-        Microseconds from the start of the run, and the median time over the runs.
+        Microseconds from the start of the run, and the median time over the runs; of a loop's
+        body the first start, and the time of all its steps.
     share : float
         Fraction of the run's time.
     gflops, gbs : float
@@ -50,7 +52,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The launches of one run, in execution order.
+    """The launches of one run, in the order of the code; those of a loop's body are added up.
 
     Attributes
     ----------
@@ -145,54 +147,69 @@ def profile_runs(
         Runs the model once, calling its argument with a function's name before (True) and after
         (False) each call of the virtual machine.
     launches : sequence of KernelInfo
-        What the compiler said would be launched, in order.
+        All launches of the code in order: those of each branch, and of the body of a loop once.
     repeat : int
     """
     expected = [kernel.name for kernel in launches]
     names = set(expected)
-    runs: list[list[tuple[int, int]]] = []
+    runs: list[dict[int, list[tuple[int, int]]]] = []
     totals: list[float] = []
     for _ in range(repeat):
-        spans: list[tuple[int, int]] = []
-        seen: list[str] = []
+        spans: list[tuple[str, int, int]] = []
         started = 0
 
-        def instrument(
-            name: str,
-            before: bool,
-            spans: list[tuple[int, int]] = spans,
-            seen: list[str] = seen,
-        ) -> None:
+        def instrument(name: str, before: bool, spans: list[tuple[str, int, int]] = spans) -> None:
             nonlocal started
             if name not in names:
                 return
             if before:
-                seen.append(name)
                 started = perf_counter_ns()
             else:
-                spans.append((started, perf_counter_ns()))
+                spans.append((name, started, perf_counter_ns()))
 
         begin = perf_counter_ns()
         run(instrument)
         totals.append((perf_counter_ns() - begin) / 1e3)
-        if seen != expected:
-            raise RuntimeError(f"launches {seen} differ from the compiler's list {expected}")
-        runs.append([(start - begin, end - start) for start, end in spans])
+        found: dict[int, list[tuple[int, int]]] = {}
+        for place, (_, start, end) in zip(
+            _places(expected, [name for name, *_ in spans]), spans, strict=True
+        ):
+            found.setdefault(place, []).append((start - begin, end - start))
+        runs.append(found)
     total = median(totals)
     rows = []
-    for index, kernel in enumerate(launches):
-        time_us = median(spans[index][1] for spans in runs) / 1e3
+    for place in sorted(runs[-1]):
+        kernel, last = launches[place], runs[-1][place]
+        time_us = median(sum(ns for _, ns in found.get(place, ())) for found in runs) / 1e3
+        times = len(last)
         rows.append(
             KernelTime(
                 kernel.name,
                 kernel.operators,
                 kernel.device,
                 kernel.origin,
-                start_us=runs[-1][index][0] / 1e3,
+                start_us=last[0][0] / 1e3,
                 time_us=time_us,
                 share=time_us / total,
-                gflops=kernel.flops / time_us / 1e3 if time_us else 0.0,
-                gbs=kernel.bytes / time_us / 1e3 if time_us else 0.0,
+                gflops=times * kernel.flops / time_us / 1e3 if time_us else 0.0,
+                gbs=times * kernel.bytes / time_us / 1e3 if time_us else 0.0,
             )
         )
     return Profile(tuple(rows), total)
+
+
+def _places(expected: Sequence[str], seen: Sequence[str]) -> list[int]:
+    """Return the place in the compiler's list of each launch of a run.
+
+    A run skips the branches that it does not take, and comes back to the body of a loop.
+    """
+    of_name: dict[str, list[int]] = {}
+    for place, name in enumerate(expected):
+        of_name.setdefault(name, []).append(place)
+    places, after = [], 0
+    for name in seen:
+        own = of_name[name]
+        at = bisect_left(own, after)
+        places.append(own[at] if at < len(own) else own[0])
+        after = places[-1] + 1
+    return places
