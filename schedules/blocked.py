@@ -182,6 +182,15 @@ def pad_image(image: te.Tensor, padding: Sequence[int], zero: int = 0) -> te.Ten
     return topi.nn.pad(image, before, after, tirx.const(zero, image.dtype), name="padded")
 
 
+def _stored_padding(padding: Sequence[int], reach: str) -> tuple[Sequence[int], tuple[int, int]]:
+    """Return the padding that is stored, and the lines and columns before it that are not."""
+    if not reach:
+        return padding, (0, 0)
+    lengths, widths = read_reaches(reach)
+    stored = (lengths.before, widths.before, lengths.after, widths.after)
+    return stored, (lengths.padding - lengths.before, widths.padding - widths.before)
+
+
 def conv2d(
     image: te.Tensor,
     filters: te.Tensor,
@@ -219,12 +228,7 @@ def conv2d(
     batch = image.shape[0]
     blocks, depth, kernel_h, kernel_w, block, lanes = (int(dim) for dim in filters.shape)
     lines, columns = map(number_or_length, image.shape[2:4])
-    ahead = (0, 0)  # zeros that are not stored
-    stored = padding
-    if reach:
-        lengths, widths = read_reaches(reach)
-        ahead = (lengths.padding - lengths.before, widths.padding - widths.before)
-        stored = (lengths.before, widths.before, lengths.after, widths.after)
+    stored, ahead = _stored_padding(padding, reach)
     padded = pad_image(image, stored)
     out_h = outputs(lines + padding[0] + padding[2], kernel_h, strides[0], dilation[0])
     out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])

@@ -115,4 +115,4 @@ def _load_mnn(name: str, threads: int, folder: Path) -> Run:
 
 
 CONVERTED: Mapping[str, Callable[[str, int, Path], Run]] = {"ncnn": _load_ncnn, "mnn": _load_mnn}
-"""What loads each of them, from the file that :func:`convert` wrote."""
+"""Loader of each of them, for the file that :func:`convert` wrote."""

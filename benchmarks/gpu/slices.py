@@ -7,7 +7,9 @@ algorithms chosen by measurement, ``cuDNN tf32`` the same in float32 with tf32 a
 one of channels last and not, ``compiled`` is ``torch.compile`` in float16 in its mode
 ``max-autotune``; all in a CUDA graph. ``compiled`` runs as it is and with inductor's minimum of 68
 multiprocessors out of the way; the faster one counts. What is ours is compiled before anything is
-timed, ``--jobs`` at once.
+timed, ``--jobs`` at once. Outputs are compared with ONNX Runtime's: 1e-4 of the largest value in
+float32, 1e-2 in tf32 and int8, 2e-2 in ``mixed``, and in int8 as much as ONNX Runtime's own outputs
+change without its graph optimisations, where sums at a tie are rounded the other way.
 
 NVIDIA's MPS gives a process some of the multiprocessors. Memory and caches are the whole GPU's, and
 no setting of the GPU is touched. ``--slice 132`` is a whole H100.
@@ -46,7 +48,7 @@ from benchmarks.gpu.networks import NETWORKS
 
 ALSO = ("googlenet",)
 _CALLS = 30  # between two events
-_ERRORS = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "int8": 5e-2}
+_ERRORS = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "int8": 1e-2}
 _PEERS_ERROR = 5e-2
 _PEERS = ("cuDNN", "cuDNN tf32", "compiled", "compiled with templates")
 _MOST_SECONDS = 400
@@ -63,9 +65,13 @@ def _prepare(name: str, precision: str, folder: Path) -> dict[str, Any]:
 
     own = _name(name, precision)
     model, inputs = quantized(name), inputs_of(name, 0)
+    expected = onnxruntime_function(model)(inputs)
+    plain = onnxruntime_function(model, optimised=False)(inputs)
     onnx.save(model, folder / f"{own}.onnx")
     np.savez(folder / f"{own}.inputs.npz", **inputs)
-    np.savez(folder / f"{own}.expected.npz", **onnxruntime_function(model)(inputs))
+    np.savez(folder / f"{own}.expected.npz", **expected)
+    noise = max(relative_error(plain[each], value) for each, value in expected.items())
+    (folder / f"{own}.noise").write_text(str(noise))
     return {}
 
 
@@ -105,11 +111,14 @@ def _ours(name: str, precision: str, cores: str, folder: Path) -> dict[str, Any]
     model, arrays = tvm_edge.load(artifact), load_inputs(own, folder)
     expected = load_expected(own, folder)
     error = compare_outputs(model.run(arrays), expected, folder / f"{own}.onnx")["error"]
+    noise = folder / f"{own}.noise"
+    allowed = max(_ERRORS[precision], float(noise.read_text()) if noise.exists() else 0.0)
     inputs = {key: tvm.runtime.tensor(value, tvm.cuda()) for key, value in arrays.items()}
     return {
         "us": machine_us(artifact, "cuda", inputs, _CALLS),
         "error": error,
-        "right": bool(error <= _ERRORS[precision]),
+        "right": bool(error <= allowed),
+        "allowed": allowed,
         "cores": tvm.cuda().multi_processor_count,
         "kernels": [[k.name, k.time_us, k.gflops] for k in model.profile(arrays).kernels],
     }

@@ -78,7 +78,7 @@ def _reference(name: str, numbers: str, models: str, folder: Path) -> dict[str, 
         optimisations are from each other.
     """
     case, path = CASES[name], model_path(name, Path(models))
-    run, plain = onnxruntime_function(path), _unoptimised(path)
+    run, plain = onnxruntime_function(path), onnxruntime_function(path, optimised=False)
     noise = {}
     for number in numbers.split(","):
 
@@ -110,17 +110,6 @@ def steady_inputs(
     return min(tried, key=lambda found: found[2])
 
 
-def _unoptimised(path: Path) -> Run:
-    """ONNX Runtime without its graph optimisations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
-
-
 def _compile(name: str, shape: str, target: str, models: str, folder: Path) -> dict[str, Any]:
     """A job: compile for a shape by its number, or with open dimensions; write the artifact."""
     import tvm_edge
@@ -146,7 +135,7 @@ def _compile(name: str, shape: str, target: str, models: str, folder: Path) -> d
 def _random(name: str, count: str, models: str, folder: Path) -> dict[str, Any]:
     """A job: compare the artifact of open dimensions with ONNX Runtime at random shapes."""
     case, path = CASES[name], model_path(name, Path(models))
-    run, plain = onnxruntime_function(path), _unoptimised(path)
+    run, plain = onnxruntime_function(path), onnxruntime_function(path, optimised=False)
     own = _load(OPEN, name, OPEN, len(sched_getaffinity(0)), Path(models), folder)
 
     def make(seed: int, shape: tuple[int, ...]) -> tuple[Inputs, Mapping[str, np.ndarray]]:

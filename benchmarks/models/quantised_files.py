@@ -142,7 +142,7 @@ def _classes(outputs: _Outputs) -> np.ndarray:
 
 
 def _alike(judge: str, outputs: _Outputs, expected: _Outputs) -> float:
-    """How much of the outputs is as expected, from 0 to 1."""
+    """Return the share of the outputs that is as expected, from 0 to 1."""
     if judge in ("top-1", "same class"):
         return float(np.mean(_classes(outputs) == _classes(expected)))
     ours, theirs = (

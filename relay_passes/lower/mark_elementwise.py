@@ -20,7 +20,8 @@ class MarkElementwise:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        updated = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and func.attrs and func.attrs.get(ELEMENTWISE):
-                mod.update_func(gvar, func.with_attr("op_pattern", _KIND))
-        return mod
+                updated.update_func(gvar, func.with_attr("op_pattern", _KIND))
+        return updated

@@ -9,10 +9,10 @@ from math import prod
 import numpy as np
 from tvm import relax
 
+from tvm_edge.ops.quantization.constants import QuantizedConstant
 from tvm_edge.relay_passes.ir.expressions import const, static_shape
 from tvm_edge.relay_passes.quantize.encodings import Encoding, by_channel, of_channels
 from tvm_edge.relay_passes.quantize.quantized_constants import (
-    QuantizedConstant,
     quantized_constant,
     real_constant,
 )

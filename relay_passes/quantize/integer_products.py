@@ -18,11 +18,11 @@ from math import prod
 import numpy as np
 from tvm import relax
 
+from tvm_edge.ops.quantization.constants import QuantizedConstant
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.ir.workloads import INT8_TYPES
 from tvm_edge.relay_passes.quantize.accumulators import convolution
 from tvm_edge.relay_passes.quantize.encodings import Encoding, by_channel
-from tvm_edge.relay_passes.quantize.quantized_constants import QuantizedConstant
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = [

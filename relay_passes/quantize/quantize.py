@@ -38,6 +38,7 @@ from tvm_edge.ops import (
     quantize,
     quantized_add,
 )
+from tvm_edge.ops.quantization.constants import QuantizedConstant
 from tvm_edge.relay_passes.ir.expressions import (
     all_bindings,
     bindings_of,
@@ -71,7 +72,7 @@ from tvm_edge.relay_passes.quantize.integer_products import (
     moved_zero,
 )
 from tvm_edge.relay_passes.quantize.moves import moves
-from tvm_edge.relay_passes.quantize.quantized_constants import QuantizedConstant, quantized_constant
+from tvm_edge.relay_passes.quantize.quantized_constants import quantized_constant
 
 __all__ = ["Quantize", "is_quantized"]
 

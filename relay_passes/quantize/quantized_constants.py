@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
 
 from tvm_edge.ops import DEQUANTIZE
+from tvm_edge.ops.quantization.constants import QuantizedConstant, stored_constant
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 
-__all__ = ["QuantizedConstant", "quantized_constant", "real_constant"]
+__all__ = ["quantized_constant", "real_constant"]
 
 _RESHAPES = tuple(
     f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze", "nn.batch_flatten")
 )
-
-
-@dataclass(frozen=True)
-class QuantizedConstant:
-    """Whole numbers, and scale and zero point in shapes that are broadcast to theirs."""
-
-    values: np.ndarray
-    scale: np.ndarray
-    zero: np.ndarray
-
-    @property
-    def whole(self) -> np.ndarray:
-        """The numbers less the zero point, in int32."""
-        return self.values.astype("int32") - self.zero
-
-    @property
-    def real(self) -> np.ndarray:
-        """The real numbers that they stand for, in float32."""
-        return self.whole.astype("float32") * self.scale
 
 
 def quantized_constant(
@@ -50,13 +31,7 @@ def quantized_constant(
     """
     value = bound.get(expr, expr)
     if is_call(value, DEQUANTIZE):
-        numbers, scale, zero = map(constant_of, value.args)
-        if numbers is None or scale is None or zero is None:
-            return None
-        along = [1] * numbers.ndim
-        if scale.ndim:
-            along[int(value.attrs["axis"])] = -1
-        return QuantizedConstant(numbers, scale.reshape(along), zero.reshape(along))
+        return stored_constant(value)
     if not is_call(value, *_RESHAPES, "relax.permute_dims"):
         return None
     inner, shape = quantized_constant(value.args[0], bound), static_shape(value.ty)

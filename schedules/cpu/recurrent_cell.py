@@ -70,7 +70,7 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class Part:
-    """What a step multiplies with the weights at once.
+    """Gates whose products with the weights a step calculates at once.
 
     Attributes
     ----------

@@ -97,7 +97,7 @@ class BlockedKernel:
 
     @property
     def accumulators(self) -> tirx.Buffer:
-        """What the reduction writes: ``[N, blocks, lines, columns, b]``, or ``[rows, columns]``."""
+        """Result of the reduction: ``[N, blocks, lines, columns, b]``, or ``[rows, columns]``."""
         return self.reduction.writes[0].source
 
     @property

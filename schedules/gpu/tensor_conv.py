@@ -106,7 +106,7 @@ class TensorConv:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What the kernel's template takes last: all but the stack, lanes and padding."""
+        """Last arguments of the kernel's template: all but the stack, lanes and padding."""
         return tuple(getattr(self, each.name) for each in fields(self)[:-3])
 
     @property

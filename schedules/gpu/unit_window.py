@@ -179,7 +179,7 @@ class _Windows:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What the kernel's template takes last."""
+        """Last arguments of the kernel's template."""
         return tuple(getattr(self, each.name) for each in fields(self)[2:11])
 
 

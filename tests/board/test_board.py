@@ -93,7 +93,7 @@ def test_the_detector(board: Board, target: dict[str, Any]) -> None:
 
 
 def test_functions_in_vectors(board: Board) -> None:
-    """Of NEON, right to the same bounds as here."""
+    """Functions on NEON are right to the bounds of this machine's."""
     x = sample()
     assert_right(deploy(board, network(x.size), {"x": x}, TARGETS["llvm"]), x)
 

@@ -214,7 +214,7 @@ def test_control_c_keeps_what_was_measured(
 def test_a_terminal_shows_how_far_it_is_and_what_was_found(
     two_convolutions: Path, tmp_path: Path
 ) -> None:
-    """What a user waits for on standard error; the table and the summary on standard output."""
+    """Progress goes to standard error; the table and the summary to standard output."""
     records = tmp_path / "records"
     text, printed = on_a_terminal(
         ["tune", str(two_convolutions), "--trials=6", "--tuning-records", str(records)], tmp_path

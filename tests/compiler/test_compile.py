@@ -95,16 +95,30 @@ _OPERATORS = {
 }
 
 
-# Two names of one node, of which the second has digits appended.
-@example(chain=["add", "conv", "norm", "norm"], taps=[0] * 7, seed=0)
-@settings(max_examples=8, deadline=None)
-@given(
+_CHAINS = given(
     chain=st.lists(st.sampled_from(sorted(_OPERATORS)), min_size=1, max_size=7),
     taps=st.lists(st.integers(0, 6), min_size=7, max_size=7),
     seed=st.integers(0, 2**31),
 )
+
+
+# Two names of one node, of which the second has digits appended.
+@example(chain=["add", "conv", "norm", "norm"], taps=[0] * 7, seed=0)
+@settings(max_examples=8, deadline=None)
+@_CHAINS
 def test_random_chains(chain: list[str], taps: list[int], seed: int) -> None:
     """Any order of operators, with residual connections to any earlier tensor."""
+    check_chain(chain, taps, seed)
+
+
+@pytest.mark.full
+@settings(max_examples=60, deadline=None)
+@_CHAINS
+def test_many_random_chains(chain: list[str], taps: list[int], seed: int) -> None:
+    check_chain(chain, taps, seed)
+
+
+def check_chain(chain: list[str], taps: list[int], seed: int) -> None:
     generator = np.random.default_rng(seed)
     nodes, names = [], ["x"]
     for index, kind in enumerate(chain):

@@ -95,8 +95,7 @@ def nms_model(
     )
 
 
-@settings(max_examples=6, deadline=None)
-@given(
+_SUPPRESSIONS = given(
     boxes=st.integers(1, 90),
     classes=st.integers(1, 3),
     batch=st.integers(1, 2),
@@ -106,7 +105,23 @@ def nms_model(
     centre=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_non_max_suppression_equals_onnxruntime(
+
+
+@settings(max_examples=6, deadline=None)
+@_SUPPRESSIONS
+def test_non_max_suppression_equals_onnxruntime(**drawn: Any) -> None:
+    """Exact indices and order, ties (scores rounded to 0.1) included."""
+    check_suppression(**drawn)
+
+
+@pytest.mark.full
+@settings(max_examples=50, deadline=None)
+@_SUPPRESSIONS
+def test_many_suppressions_equal_onnxruntime(**drawn: Any) -> None:
+    check_suppression(**drawn)
+
+
+def check_suppression(
     boxes: int,
     classes: int,
     batch: int,
@@ -116,7 +131,6 @@ def test_non_max_suppression_equals_onnxruntime(
     centre: bool,
     seed: int,
 ) -> None:
-    """Exact indices and order, ties (scores rounded to 0.1) included."""
     limits = [
         None if most is None else np.asarray([most], "int64"),
         None if iou is None else np.asarray([iou], "float32"),

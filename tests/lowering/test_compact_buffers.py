@@ -76,7 +76,7 @@ def test_of_a_written_kernel(target: str) -> None:
 
 @pytest.mark.parametrize("multiple", [2, 7])
 def test_registers_of_a_multiple_of_an_open_axis(multiple: int) -> None:
-    """What a tile uses is ``min(rows, 4) * 2`` to TVM: still a tile's number of registers."""
+    """To TVM a tile uses ``min(rows, 4) * 2``: still a tile's number of registers."""
     before = product_of_open_rows("raspberry-pi/4b-aarch64", cpu_pipeline.PASSES, multiple)
     assert 0 < max(sizes(CompactScheduled()(before)["main"])) <= 128
 

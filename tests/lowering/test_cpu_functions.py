@@ -25,7 +25,7 @@ TARGETS = ["llvm", _X86] if platform.machine() == "x86_64" else ["llvm"]
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target)[-10:-2])
-def test_functions_are_right_to_theirulp(target: Any) -> None:
+def test_functions_are_right_to_their_ulp(target: Any) -> None:
     x = sample()
     model = tvm_edge.compile(network(x.size), target, tuning_logs=False)
     assert_right(model.run({"x": x}), x)

@@ -66,7 +66,7 @@ def check(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None
 
 @pytest.mark.parametrize("batch", [1, 5])
 def test_one_kernel_runs_a_layer(batch: int) -> None:
-    """Of a batch of five a core has four sequences at a time, and then one."""
+    """A core has four sequences of a batch of five at a time, and then one."""
     model, inputs = network(batch), inputs_of(batch)
     compiled = tvm_edge.compile(model, "llvm", num_threads=2, tuning_logs=False)
     check(compiled.run(inputs), reference(model, inputs))

@@ -29,7 +29,7 @@ def profile(compiled_small: tvm_edge.CompiledModel) -> tvm_edge.Profile:
 
 
 def in_order(timing: Timing) -> bool:
-    """Whether the statistics can belong to one set of samples."""
+    """Return whether the statistics can belong to one set of samples."""
     ordered = [timing.min, timing.median, timing.p90, timing.p99, timing.max]
     return ordered == sorted(ordered) and timing.min <= timing.mean <= timing.max
 
@@ -63,7 +63,7 @@ def test_a_model_that_has_not_run_is_timed(small_model: onnx.ModelProto) -> None
 
 
 def test_runs_in_a_row(small_model: onnx.ModelProto) -> None:
-    """What is returned is the mean of one run."""
+    """The result is the mean of one run."""
     model = tvm_edge.compile(small_model, "llvm")
     inputs = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.inputs}
     assert model.seconds_in_a_row(inputs, 1) > 0

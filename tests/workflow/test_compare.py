@@ -101,7 +101,7 @@ def test_activations_that_became_a_table_are_inside_of_their_kernel() -> None:
 
 
 def test_a_part_has_no_two_nodes_of_one_name() -> None:
-    """What two groups need is in each of them; ONNX Runtime refuses models with one name twice."""
+    """Nodes that two groups need are in each; ONNX Runtime refuses models with one name twice."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], name="shared"),
         helper.make_node("Neg", ["r"], ["y"], name="left"),

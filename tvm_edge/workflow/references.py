@@ -73,9 +73,11 @@ class Build:
     def run(self, model: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Compile a model and run it once; nothing of it stays on the board."""
         compiled = self.compile(model)
-        outputs: dict[str, np.ndarray] = compiled.run(dict(inputs))
-        if self.remote is not None:
-            compiled.close()
+        try:
+            outputs: dict[str, np.ndarray] = compiled.run(dict(inputs))
+        finally:
+            if self.remote is not None:
+                compiled.close()
         return outputs
 
     def _loaded(self, compiled: Any) -> Any:

@@ -68,7 +68,7 @@ def build(kernel: Kernel) -> Built:
 
 
 def with_checks(kernel: Kernel) -> Kernel:
-    """The same, not built yet."""
+    """A kernel with its checks, not built yet."""
     return replace(kernel, func=checked(kernel.func))
 
 
@@ -110,7 +110,7 @@ def everything() -> None:
 
 
 def boxes() -> None:
-    """What decodes boxes and moves the valid ones to the front."""
+    """Kernel that decodes boxes and moves the valid ones to the front."""
     on = machine("llvm")
     for shape in sizes_of([(1, 1, 2), (3, 70, 6)]):
         how: dict[str, Any] = {"score_threshold": 0.0, "id_index": 0, "score_index": 1}
@@ -213,7 +213,7 @@ def regions() -> None:
 
 
 def searches() -> None:
-    """What is not zero, in parts of cores, some without an element."""
+    """Places of numbers other than zero, in parts of cores, some without an element."""
     on = machine("llvm")
     for shape in sizes_of([(1,), (2, 3), (70, 90)]):
         data = (np.random.default_rng(6).random(shape) < 0.5).astype("int8")

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.ops.elements import plain
 from tvm_edge.ops.movement.run_time_pads import pad_by
+from tvm_edge.ops.quantization.constants import stored_constant
 from tvm_edge.ops.quantization.linear import DEQUANTIZE
 from tvm_edge.relay_passes.ir.expressions import (
     const,
@@ -155,14 +156,8 @@ def _known(bb: relax.BlockBuilder, weights: relax.Expr) -> np.ndarray | None:
     call = bb.lookup_binding(weights) if isinstance(weights, relax.Var) else None
     if not is_call(call, DEQUANTIZE):
         return constant_of(weights)
-    numbers, scale, zero = map(constant_of, call.args)
-    if numbers is None or scale is None or zero is None:
-        return None
-    along = [1] * numbers.ndim
-    if scale.ndim:
-        along[int(call.attrs["axis"])] = -1
-    whole = numbers.astype("int32") - zero.reshape(along)
-    return whole.astype("float32") * scale.reshape(along)
+    found = stored_constant(call)
+    return None if found is None else found.real
 
 
 def _converted(
