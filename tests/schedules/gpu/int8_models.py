@@ -18,7 +18,7 @@ SHAPES = {
 
 
 def model_of(names: list[str], dtype: str) -> QuantizedGraph:
-    """A convolution of each shape, some with a ReLU behind it."""
+    """A convolution of each shape, some with a ReLU after it."""
     graph = QuantizedGraph(seed=len(names), dtype=dtype)
     for number, name in enumerate(names):
         image, filters, attributes = SHAPES[name]
