@@ -121,7 +121,9 @@ def _measure(
     runtimes: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in options.runtimes}
     failures: dict[str, str] = {}
     if "tvm-edge" in runtimes:
-        compiled = run_child(__name__, "compile", name, "heuristic", options.threads, folder)
+        compiled = run_child(
+            __name__, "compile", name, "heuristic", "llvm", options.threads, folder
+        )
         if "failed" in compiled:
             failures["tvm-edge"] = compiled["failed"]
     for _ in range(options.rounds):

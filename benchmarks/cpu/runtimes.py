@@ -33,8 +33,10 @@ ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"tvm-edge": {"TVM_USE_RUNTIME_LI
 """Environment of a process that runs a runtime."""
 
 
-def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[str, Any]:
-    """A job: compile the network with tvm-edge and write the artifact.
+def compile_network(
+    name: str, mode: str, target: str, threads: str, folder: Path
+) -> dict[str, Any]:
+    """A job: compile the network with tvm-edge for so many threads and write the artifact.
 
     In the mode ``records`` with the tuning records that ship; in the mode ``measured`` it is tuned
     before, at the level ``fast``, with all cores.
@@ -47,9 +49,14 @@ def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[st
     records = folder / "records"
     records.mkdir()
     if mode == "measured":
-        tvm_edge.tune(str(path), "llvm", level="fast", tuning_logs=records)
+        tvm_edge.tune(str(path), target, level="fast", tuning_logs=records)
     measured = perf_counter()
-    model = tvm_edge.compile(path, "llvm", tuning_logs=False if mode == "heuristic" else records)
+    model = tvm_edge.compile(
+        path,
+        target,
+        num_threads=int(threads),
+        tuning_logs=False if mode == "heuristic" else records,
+    )
     seconds = perf_counter() - measured
     model.export(folder / f"{name}.tvme")
     return {
