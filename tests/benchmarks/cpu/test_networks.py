@@ -13,7 +13,7 @@ import pytest
 from benchmarks.common.correctness import load_expected, load_inputs, write_expected
 from benchmarks.common.processes import run_child
 from benchmarks.cpu import networks, new_networks
-from benchmarks.cpu.new_networks import NEW_NETWORKS, case_of, write_network
+from benchmarks.cpu.new_networks import LISTS, case_of, write_network
 from benchmarks.models.against_onnx_runtime import Case
 from tvm_edge import zoo
 
@@ -69,9 +69,11 @@ def test_a_wrong_peer_does_not_count() -> None:
     }
 
 
-def test_new_networks_have_inputs_and_names_of_their_own() -> None:
-    assert not NEW_NETWORKS.keys() & {*zoo.names(), "new"}
-    assert all(case_of(name).inputs for name in NEW_NETWORKS)
+def test_listed_networks_have_inputs_and_names_of_their_own() -> None:
+    listed = [name for names in LISTS.values() for name in names]
+    assert len({*listed, *zoo.names(), *LISTS}) == len(listed) + len(zoo.names()) + len(LISTS)
+    cases = [case_of(name) for name in listed]
+    assert all(case and case.inputs for case in cases)
 
 
 def test_a_file_gets_the_shapes_of_its_case(
