@@ -51,11 +51,12 @@ def _conditions(
     node: s_tir.SBlockRealize, loops: Sequence[tirx.For]
 ) -> Iterator[tuple[tirx.Var, tirx.Expr]]:
     """Yield loops over taps, and when they have something to do."""
-    if len(node.block.iter_vars) <= _TAPS:
-        return  # the initialisation
+    annotations = node.block.annotations
+    # The rest of a function and the initialisation say nothing, or have no taps.
+    if not (REACH in annotations or PHASES in annotations) or len(node.block.iter_vars) <= _TAPS:
+        return
     if any(constant(loop.extent) is None for loop in loops):
         return  # of a condition on 64-bit loops TVM narrows one side to 32 bits
-    annotations = node.block.annotations
     for axis in (0, 1):
         tap = node.iter_values[_TAPS + axis]
         around = [loop for loop in loops if uses(tap, loop.loop_var)]
@@ -64,10 +65,8 @@ def _conditions(
         if REACH in annotations:
             inside = loops[loops.index(around[-1]) + 1 :]
             found = _reached(node, axis, read_reaches(str(annotations[REACH]))[axis], inside)
-        elif PHASES in annotations:
-            found = _in_phase(node, axis, list(map(int, str(annotations[PHASES]).split())))
         else:
-            return
+            found = _in_phase(node, axis, list(map(int, str(annotations[PHASES]).split())))
         if constant(found) != 1:
             yield around[-1].loop_var, found
 

@@ -181,8 +181,10 @@ def test_vectors_of_a_strided_window_are_contiguous() -> None:
     assert {stride(access, column) for access in accesses(block)[0]} == {0, 1}
 
 
-def test_one_pixel_is_a_dot_product() -> None:
-    (kernel,) = kernels([Conv(inputs=240, outputs=60, image=(1, 1), kernel=(1, 1), pads=(0,) * 4)])
+@pytest.mark.parametrize("window", [(1, 1), (3, 1)])
+def test_one_pixel_is_a_dot_product(window: tuple[int, int]) -> None:
+    conv = Conv(batch=2, inputs=240, outputs=60, image=window, kernel=window, pads=(0,) * 4)
+    (kernel,) = kernels([conv])
     # ``rfactor`` names the block of partial sums so: the lanes run along the input channels.
     assert any("_rf" in name for name in block_names(kernel.scheduled.func))
 
