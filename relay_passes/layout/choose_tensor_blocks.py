@@ -18,7 +18,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, tensor_applies
 from tvm_edge.schedules.gpu.tensor_tile import possible_tensor_tiles
 
-__all__ = ["choose_tensor_blocks", "tensor_config"]
+__all__ = ["choose_tensor_blocks", "tensor_config", "tensor_objection"]
 
 
 def choose_tensor_blocks(
@@ -49,11 +49,22 @@ def choose_tensor_blocks(
 
 def tensor_config(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> ConvConfig | None:
     """Return the algorithm of a convolution in such blocks, ``None`` if there is none."""
+    if tensor_objection(workload, dtype, spec):
+        return None
+    return ConvConfig("window" if workload.depthwise else "tensor", BLOCKS[dtype])
+
+
+def tensor_objection(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> str:
+    """Return why a convolution is not in such blocks; empty if it is."""
     block = BLOCKS.get(dtype)
     if not spec.tensor_cores or block is None:
-        return None
-    if tensor_applies(workload):
-        tiles = possible_tensor_tiles(TensorConv.of(workload, dtype), spec)
-        return ConvConfig("tensor", block) if tiles else None
-    is_window = workload.depthwise and fills(workload.channels, block)
-    return ConvConfig("window", block) if is_window else None
+        return f"{spec.name} has no tensor cores for {dtype}"
+    if workload.depthwise:
+        few = f"{workload.channels} channels do not fill blocks of {block}"
+        return "" if fills(workload.channels, block) else few
+    if not tensor_applies(workload):
+        return "kernels of tensor cores are for one group and windows of 32 taps at most"
+    if not possible_tensor_tiles(TensorConv.of(workload, dtype), spec):
+        items = spec.max_work_group_size
+        return f"no tile of tensor cores fits work-groups of {items} items"
+    return ""
