@@ -79,12 +79,14 @@ def _lower_precision(c: Compilation) -> Compilation:
 
 
 def tuning_logs(c: Compilation) -> Any:
-    """Return the tuning records to look up: none unless the precision is float32, as theirs is."""
+    """Return the records of layouts and merged kernels: none unless all is float32, as theirs."""
     return c.options.tuning_logs if c.precision == "float32" else False
 
 
 def _choose_convolutions(c: Compilation) -> Compilation:
-    choices = choose_convolutions(c.module, c.resolved, tuning_logs(c), c.configs)
+    choices = choose_convolutions(
+        c.module, c.resolved, c.options.tuning_logs, c.configs, c.precision
+    )
     return replace(c, choices=choices)
 
 

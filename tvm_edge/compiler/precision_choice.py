@@ -18,7 +18,6 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.hardware.roofline import kernel_us, roofline_us
 from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload
-from tvm_edge.relay_passes.layout.choose_tensor_blocks import tensor_config, tensor_objection
 from tvm_edge.relay_passes.place.call_graph import CallGraph, Tensor, tensor_bytes, tensor_type
 from tvm_edge.relay_passes.place.label_operators import nodes_of
 from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_product
@@ -26,6 +25,7 @@ from tvm_edge.relay_passes.solvers.minimum_cut import PlacementProblem, Transfer
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.estimate import convolution_seconds
+from tvm_edge.schedules.gpu.tensor_space import tensor_config, tensor_objection
 
 __all__ = ["PrecisionChoice", "choose_precision"]
 
