@@ -60,6 +60,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "gpu": Benchmark("benchmarks.gpu.networks", f"{_GPU}; with CUDA torch, cupy, gcc"),
     "gpu_layers": Benchmark("benchmarks.gpu.layers", "CUDA, onnxruntime, torch"),
     "gpu_slices": Benchmark("benchmarks.gpu.slices", "CUDA, MPS, onnxruntime, torch"),
+    "gpu_compiled": Benchmark("benchmarks.gpu.compiled", "nvcc; for int8 onnxruntime"),
     "gpu_tiles": Benchmark("benchmarks.gpu.tiles", _GPU),
     "workgroup": Benchmark("benchmarks.gpu.workgroup", _GPU),
     "vision": Benchmark(

@@ -20,8 +20,8 @@ class ConvConfig:
     ----------
     algorithm : {"direct", "winograd", "subgroup", "items", "tensor", "window", "plain"}
         ``subgroup`` is direct, by sub-groups of an Intel GPU; ``items`` is direct, without local
-        memory, each work-item of a GPU by itself; ``tensor`` is direct, of float16 on tensor cores;
-        ``window`` is depthwise, of float16 in vectors of eight channels; ``plain`` is what the
+        memory, each work-item of a GPU by itself; ``tensor`` is direct, on tensor cores;
+        ``window`` is depthwise, in vectors of a block's channels; ``plain`` is what the
         rules make of the operator as it is.
     block : int
         Channels in a block of the images it reads and writes, 0 where they stay NCHW.

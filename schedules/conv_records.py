@@ -18,6 +18,7 @@ from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import algorithm as on_gpu
 from tvm_edge.schedules.gpu.conv2d_int8 import uses_words
 from tvm_edge.schedules.gpu.dot_products import GPU_DOT_PRODUCTS
+from tvm_edge.schedules.gpu.tensor_space import on_tensor_cores
 from tvm_edge.schedules.knobs import knobs_as_dict
 
 __all__ = [
@@ -40,6 +41,7 @@ def _of_instruction(name: str) -> str:
 TEMPLATES = {
     "conv2d.cpu": 1,
     "conv2d.gpu": 1,
+    "conv2d.gpu.tensor": 1,
     "conv2d_int8.cpu": 1,
     "parallel.cpu": 1,
     "parallel.gpu": 1,
@@ -52,9 +54,12 @@ the old version are then ignored."""
 def template_of(spec: DeviceSpec, workload: ConvWorkload | None = None) -> str:
     """The template of a device's convolutions: of this one, or of those of float32.
 
-    A GPU's template for int8 names the instruction that multiplies words of them. With shifts in
-    its place another tile is fastest. One by one all GPUs multiply int8 alike.
+    On tensor cores there is one for all types, which workloads say. Another GPU's for int8 names
+    the instruction that multiplies words of them. With shifts in its place another tile is fastest.
+    One by one all GPUs multiply int8 alike.
     """
+    if workload is not None and on_tensor_cores(workload, spec):
+        return "conv2d.gpu.tensor"
     if workload is None or not workload.is_bytes:
         return "conv2d.cpu" if spec.has_cpu_cores else "conv2d.gpu"
     if spec.has_cpu_cores:

@@ -10,6 +10,7 @@ from tvm_edge.schedules import blocked
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import channel_blocks as on_gpu
+from tvm_edge.schedules.gpu.tensor_space import on_tensor_cores, tensor_block
 from tvm_edge.schedules.int8 import BLOCK
 
 __all__ = ["block_sizes", "image_block", "usual_block"]
@@ -26,7 +27,8 @@ def usual_block(spec: DeviceSpec, workload: ConvWorkload | None = None) -> int:
     That of `workload`, or of those of float32.
     """
     if not spec.has_cpu_cores:
-        return 0
+        is_tensor = workload is not None and on_tensor_cores(workload, spec)
+        return tensor_block(workload) if workload is not None and is_tensor else 0
     return BLOCK if workload is not None and workload.is_bytes else spec.lanes()
 
 

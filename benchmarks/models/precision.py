@@ -5,7 +5,8 @@ Classifiers of the zoo with their calibrated weights, compiled with ``precision=
 logits: the largest difference, relative to the largest logit of the picture (the worst picture and
 the median one), and how often the most likely class is the same. ``margin`` is how far apart the
 two most likely classes are, of the pictures whose class changes, in the same unit: a change at a
-margin below the error is a tie that rounding decides. Nothing is timed.
+margin below the error is a tie that rounding decides. ``overflows`` counts the pictures with logits
+that are infinite or NaN, because a tensor passed 65,504. Nothing is timed.
 
 The target has to have float16: ``cuda``, or ``opencl`` with ``cl_khr_fp16`` (on a CPU Intel's
 runtime, see ``tests/schedules/gpu/test_float16.py``). The bar is 1e-2, and 99 % of the classes.
@@ -44,6 +45,8 @@ class Accuracy:
         Share of the pictures whose most likely class is float32's.
     margin : float
         The largest distance of the two most likely classes where it is not.
+    overflows : int
+        Pictures with logits that are infinite or NaN where float32's are not.
     operators, of_all : int
         On float16, and with float results.
     weights, weights_before : int
@@ -57,6 +60,7 @@ class Accuracy:
     middle: float
     agreement: float
     margin: float
+    overflows: int
     operators: int
     of_all: int
     weights: int
@@ -68,10 +72,18 @@ class Accuracy:
         return self.worst <= ERROR and self.agreement >= AGREEMENT
 
 
-def compare_logits(actual: Sequence[Array], expected: Sequence[Array]) -> dict[str, float]:
-    """Errors, agreement and margin of the logits of some pictures, each ``[classes]``."""
-    errors, same, margins = [], [], [0.0]
+def compare_logits(actual: Sequence[Array], expected: Sequence[Array]) -> dict[str, Any]:
+    """Errors, agreement and margin of the logits of some pictures, each ``[classes]``.
+
+    The error of a picture whose logits overflowed is infinite.
+    """
+    errors, same, margins, overflows = [], [], [0.0], 0
     for ours, theirs in zip(actual, expected, strict=True):
+        if np.isfinite(theirs).all() and not np.isfinite(ours).all():
+            overflows += 1
+            errors.append(float("inf"))
+            same.append(False)
+            continue
         scale = float(np.abs(theirs).max())
         errors.append(float(np.abs(ours - theirs).max()) / scale)
         same.append(bool(ours.argmax() == theirs.argmax()))
@@ -83,6 +95,7 @@ def compare_logits(actual: Sequence[Array], expected: Sequence[Array]) -> dict[s
         "middle": float(np.median(errors)),
         "agreement": float(np.mean(same)),
         "margin": max(margins),
+        "overflows": overflows,
     }
 
 
@@ -121,13 +134,14 @@ def measure(network: str, target: str, options: Any, build: Mapping[str, Any]) -
 def _markdown(rows: Sequence[Accuracy]) -> str:
     lines = [
         "| network | precision | pictures | worst error | median error | top-1 the same | margin "
-        "| operators on float16 | weights, MiB | meets the bar |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| overflows | operators on float16 | weights, MiB | meets the bar |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         lines.append(
             f"| {r.network} | {r.precision} | {r.pictures} | {r.worst:.1e} | {r.middle:.1e} "
-            f"| {r.agreement:.1%} | {r.margin:.1e} | {r.operators} of {r.of_all} "
+            f"| {r.agreement:.1%} | {r.margin:.1e} "
+            f"| {r.overflows or '–'} | {r.operators} of {r.of_all} "
             f"| {r.weights / 2**20:.1f} of {r.weights_before / 2**20:.1f} "
             f"| {'yes' if r.good else 'no'} |"
         )

@@ -104,7 +104,7 @@ class BlockLayout:
                 self._add_transposed(func, chosen, layouts)
                 return chosen, layouts
         if not self._spec.has_cpu_cores:
-            return choose_tensor_blocks(func, self._spec, tf32=self._tf32), {}
+            return choose_tensor_blocks(func, self._spec, self._configs, tf32=self._tf32), {}
         return choose_blocked(func, self._spec, self._configs), {}
 
     def _add_transposed(

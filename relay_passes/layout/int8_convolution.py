@@ -11,7 +11,7 @@ from tvm import relax, te
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import bindings_of, const, count_uses
 from tvm_edge.relay_passes.ir.workloads import Int8Conv, conv_workload, int8_conv
-from tvm_edge.relay_passes.layout.choose_tensor_blocks import tensor_config
+from tvm_edge.relay_passes.layout.choose_tensor_blocks import tensor_workload
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import (
@@ -87,6 +87,8 @@ def convolution_at(
     bound: Mapping[relax.Var, relax.Expr],
     spec: DeviceSpec,
     dtypes: Collection[str] = ("float32",),
+    *,
+    tf32: bool = False,
 ) -> ConvWorkload | None:
     """Return the workload of a convolution that a config can be chosen for on a device.
 
@@ -96,11 +98,16 @@ def convolution_at(
     bound : mapping of relax.Var to relax.Expr
         What variables are bound to.
     spec : DeviceSpec
-        Workloads of int8 are returned where it has kernels for them that have a choice of configs,
-        with the padding before them: a CPU's are of blocks, and those on tensor cores have none.
+        Workloads of int8 are returned where it has kernels for them, with the padding before them:
+        a CPU's are of blocks. Those on its tensor cores are of their own type.
     dtypes : collection of str
         Of all tensors of other convolutions.
+    tf32 : bool
+        Whether tensor cores may round float32; what does not run on them has no choice then.
     """
+    tensor = tensor_workload(value, bound, spec, tf32=tf32)
+    if tensor is not None or tf32:
+        return tensor
     found = conv_workload(value, dtypes)
     if found is not None:
         return found[0]
@@ -110,7 +117,5 @@ def convolution_at(
     if spec.has_cpu_cores:
         has_kernel = spec.dot_product in DOT_PRODUCTS and whole.block > 0
     else:
-        dtype = str(whole.image.ty.dtype)
-        is_fixed = tensor_config(whole.workload, dtype, spec) is not None
-        has_kernel = 0 not in whole.workload.output and not is_fixed
+        has_kernel = 0 not in whole.workload.output
     return whole.workload if has_kernel else None

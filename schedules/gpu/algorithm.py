@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from tvm import te
@@ -33,6 +34,7 @@ from tvm_edge.schedules.gpu.product_tile import (
 )
 from tvm_edge.schedules.gpu.space_int8 import choose_int8, int8_configs
 from tvm_edge.schedules.gpu.subgroup_tile import choose_sub_group_tile
+from tvm_edge.schedules.gpu.tensor_space import on_tensor_cores, tensor_configs
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies
 
@@ -71,6 +73,8 @@ def choose_config(
     nothing from local memory does without it. For int8 see
     :mod:`~tvm_edge.schedules.gpu.space_int8`.
     """
+    if on_tensor_cores(workload, spec):
+        return replace(tensor_configs(workload, spec)[0], knobs="")
     if workload.is_bytes:
         return choose_int8(workload, spec)
     sub_groups = choose_sub_group_tile(workload, spec) if not spec.on_cpu else None
@@ -106,10 +110,13 @@ def winograd_cycles(
 def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
     """Return every configuration of a convolution.
 
-    Direct convolutions and Winograd's products have tiles. Without local memory there are tiles of
+    Direct convolutions and Winograd's products have tiles, and so have those on tensor cores, which
+    have no other algorithm. Without local memory there are tiles of
     work-items, and their work-groups. With `blocks` the configurations in channel blocks come last:
     they are chosen for whole networks.
     """
+    if on_tensor_cores(workload, spec):
+        return ConfigSpace(workload, tensor_configs(workload, spec))
     if workload.is_bytes:
         return ConfigSpace(workload, tuple(int8_configs(workload, spec)))
     first = choose_config(workload, spec)

@@ -20,6 +20,7 @@ from tvm_edge.schedules.gpu.algorithm import (
 )
 from tvm_edge.schedules.gpu.cycles import ALUS
 from tvm_edge.schedules.gpu.items import Items
+from tvm_edge.schedules.gpu.pixel_cells import as_cells
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.product_tile import (
     choose_block_tile,
@@ -28,11 +29,15 @@ from tvm_edge.schedules.gpu.product_tile import (
     seconds_of,
     streaming_cycles,
 )
+from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv
+from tvm_edge.schedules.gpu.tensor_tile import TensorTile, choose_tensor_tile
+from tvm_edge.schedules.gpu.tensor_tile import estimated_cycles as tensor_cycles
 from tvm_edge.schedules.knobs import read_knobs
 
 __all__ = ["convolution_seconds"]
 
 _BYTES = 4  # of float32
+_UNIT = 16  # bytes of a pixel in a block that tensor cores multiply
 
 # Shares of the peak: of sub-groups, and of the rules' schedules of an operator as it is.
 _SUB_GROUP, _PLAIN = 0.5, 0.1
@@ -40,7 +45,14 @@ _SUB_GROUP, _PLAIN = 0.5, 0.1
 _CLOCK_GHZ = 1.0  # devices of unknown bandwidth
 
 
-def convolution_seconds(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
+def convolution_seconds(
+    workload: ConvWorkload,
+    config: ConvConfig,
+    spec: DeviceSpec,
+    *,
+    stored: int = _BYTES,
+    slower: float = 1.0,
+) -> float:
     """Estimate the seconds of one convolution.
 
     Parameters
@@ -49,22 +61,33 @@ def convolution_seconds(workload: ConvWorkload, config: ConvConfig, spec: Device
     config : ConvConfig
         Legal for it; without knobs those that its schedule would choose.
     spec : DeviceSpec
+    stored : int
+        Bytes of an element in memory, of kernels without tensor cores: 2 of float16.
+    slower : float
+        Factor of their arithmetic, where it converts what is stored.
     """
+    if config.algorithm == "tensor":
+        return seconds_of(_tensor_cycles(workload, config, spec))
     if config.algorithm == "winograd":
         tile = read_knobs(Tile, config.knobs) if config.knobs else None
-        return seconds_of(winograd_cycles(workload, config.m, spec, tile))
+        return slower * seconds_of(winograd_cycles(workload, config.m, spec, tile))
     if config.algorithm == "direct":
-        return seconds_of(_direct_cycles(workload, config, spec))
-    least = 1e-6 * spec.launch_us + _bytes(workload) / (1e9 * max(spec.bandwidth_gbs, 1.0))
+        return seconds_of(_direct_cycles(workload, config, spec, stored, slower))
+    if config.algorithm == "window":
+        stored = _UNIT // config.block
+    moved = stored * _elements(workload)
+    least = 1e-6 * spec.launch_us + moved / (1e9 * max(spec.bandwidth_gbs, 1.0))
     if config.algorithm == "items":
         items = read_knobs(Items, config.knobs) if config.knobs else None
-        cycles = item_cycles(workload, config.block, items, spec)
+        cycles = slower * item_cycles(workload, config.block, items, spec)
         return max(least, 1e-6 * spec.launch_us + cycles / (1e9 * _clock_ghz(spec)))
     share = _SUB_GROUP if config.algorithm == "subgroup" else _PLAIN
-    return max(least, 2e-9 * workload.macs / (_peak_gflops(spec) * share))
+    return max(least, slower * 2e-9 * workload.macs / (_peak_gflops(spec) * share))
 
 
-def _direct_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
+def _direct_cycles(
+    workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec, stored: int, slower: float
+) -> float:
     if config.block:
         extents, line = block_extents(workload, config.block)
         chosen = choose_block_tile(extents, line, spec)
@@ -75,15 +98,25 @@ def _direct_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec)
     assert tile is not None, "a direct convolution has a tile"
     _, rows, _, reduction = extents
     return max(
-        estimated_cycles(tile, extents, spec), streaming_cycles(_BYTES * rows * reduction, spec)
+        slower * estimated_cycles(tile, extents, spec),
+        streaming_cycles(stored * rows * reduction, spec),
     )
 
 
-def _bytes(workload: ConvWorkload) -> int:
+def _tensor_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
+    """Estimate the cycles on tensor cores, of cells of pixels where the first layer has them."""
+    dtype = next(dtype for dtype, lanes in BLOCKS.items() if lanes == config.block)
+    conv = TensorConv.of(as_cells(workload, dtype) or workload, dtype)
+    tile = read_knobs(TensorTile, config.knobs) if config.knobs else choose_tensor_tile(conv, spec)
+    filters = _UNIT * conv.units * conv.filters
+    return max(tensor_cycles(tile, conv, spec), streaming_cycles(filters, spec))
+
+
+def _elements(workload: ConvWorkload) -> int:
     image = workload.batch * workload.channels * workload.height * workload.width
     result = workload.batch * workload.filters * prod(workload.output)
     own = workload.channels // workload.groups * prod(workload.kernel)
-    return _BYTES * (image + result + workload.filters * own)
+    return image + result + workload.filters * own
 
 
 def _lanes(spec: DeviceSpec) -> int:

@@ -14,7 +14,7 @@ from tests.marks import needs_opencl
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
 from tests.workflow import faults
 from tests.workflow.networks import network
-from tvm_edge import InputError, MissingDependencyError, Picture
+from tvm_edge import InputError, MissingDependencyError, Picture, TvmEdgeWarning
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.hardware import resolve_target
@@ -129,12 +129,14 @@ def test_names_a_float16_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     faults.float16_on_cpus(monkeypatch)
     inputs = {"x": 100 * random_input((1, 3, 48, 48))}
     options = {"tuning_logs": False, "precision": "mixed"}
-    found = compare(network(1000.0), "llvm", inputs=inputs, **options)
+    with pytest.warns(TvmEdgeWarning, match="infinity or NaN"):
+        found = compare(network(1000.0), "llvm", inputs=inputs, **options)
     loud = next(node for node in found.nodes if "float16 overflow" in node.remark)
     assert loud.node == "louder" and loud.high is not None and loud.high > 65504
     assert f"{loud.high:.6g}" in loud.remark
     assert found.culprit is not None and found.culprit.kernel == loud.kernel
     assert any("louder" in line and "65504" in line for line in found.verdict())
+    assert "in float32 with: precision_exceptions=['louder'" in "\n".join(found.verdict())
 
 
 def test_names_an_overflow_of_the_model_itself() -> None:

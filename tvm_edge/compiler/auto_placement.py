@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import tvm
 from tvm import relax
 
 from tvm_edge.extras import require
 from tvm_edge.frontend.operator_times import operator_us
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.hardware.roofline import copy_us
-from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import is_call
+from tvm_edge.relay_passes.place.call_graph import HOST, CallGraph, tensor_bytes
 from tvm_edge.relay_passes.place.label_operators import CPU, GPU, Label
 from tvm_edge.relay_passes.solvers.minimum_cut import (
     PlacementProblem,
@@ -32,34 +29,10 @@ of a run, and share of the latency of its operators on the GPU. A graph in many 
 devices waiting for each other. Latencies are estimates: a network that they call a tenth faster on
 the CPU stays where the user wants it."""
 
-_HOST = 0
-"""The operator that makes the inputs and reads the results."""
-
 _VIEWS = frozenset(
     f"relax.{name}"
     for name in ("expand_dims", "flatten", "nn.batch_flatten", "nn.dropout", "reshape", "squeeze")
 )
-_TAILS = tuple(
-    f"relax.{name}"
-    for name in (
-        "astype",
-        "divide",
-        "equal",
-        "floor",
-        "greater",
-        "less",
-        "log",
-        "nn.prelu",
-        "nn.softplus",
-        "power",
-        "round",
-        "where",
-    )
-)
-"""Operators that are an epilogue of the kernel before them, beside those that compute channel
-blocks element by element."""
-
-_Tensor = tuple[relax.Var, int]  # a variable, and which item of it
 
 
 def cheaper_on_cpu(
@@ -106,13 +79,13 @@ def placement_problem(
     gpu, cpu = resolved.spec, resolved.cpu.spec
     if gpu.unified_memory and gpu.bandwidth_gbs:  # theirs is the same
         cpu = replace(cpu, bandwidth_gbs=min(cpu.bandwidth_gbs, gpu.bandwidth_gbs))
-    graph = _Graph(main)
+    graph = CallGraph(main)
     us: list[tuple[float, float]] = [(0.0, 0.0)]
-    fixed = {_HOST: CPU}
+    fixed = {HOST: CPU}
     seams = []
     for operator, (var, call) in enumerate(graph.calls, start=1):
         times = _times(call, gpu, cpu)
-        producer = graph.kernel_in_front(call)
+        producer = graph.kernel_before(call)
         if producer is not None:
             seams.append(Seam(producer, operator, times))
             times = (0.0, 0.0)
@@ -125,91 +98,19 @@ def placement_problem(
     for tensor, readers in graph.readers.items():
         ends = (graph.producer[tensor], *readers)
         # The user's memory is another than the device's.
-        shared = frozenset[str]() if _HOST in ends else resolved.shared
-        to_gpu, to_cpu = (copy_us(_nbytes(tensor), gpu, w in shared) for w in ("write", "read"))
+        shared = frozenset[str]() if HOST in ends else resolved.shared
+        to_gpu, to_cpu = (
+            copy_us(tensor_bytes(tensor), gpu, w in shared) for w in ("write", "read")
+        )
         transfers.append(Transfer(ends[0], tuple(readers), (to_gpu, to_cpu)))
     problem = PlacementProblem(us, fixed, transfers, seams)
     return problem, {i: var for i, (var, _) in enumerate(graph.calls, start=1)}
-
-
-class _Graph:
-    """Calls of ``main`` by number, from 1, and who makes and reads which tensor.
-
-    Tuples and other names of tensors are looked through.
-    """
-
-    def __init__(self, main: relax.Function) -> None:
-        self.calls: list[tuple[relax.Var, relax.Call]] = []
-        self.producer: dict[_Tensor, int] = {}
-        self.readers: dict[_Tensor, list[int]] = defaultdict(list)
-        self._items: dict[relax.Var, list[list[_Tensor]]] = {}  # the tensors in each, of a tuple
-        for param in main.params:
-            self._produce(param, _HOST)
-        for binding in bindings_of(main):
-            value = binding.value
-            if not isinstance(value, relax.Call):
-                self._items[binding.var] = self._items_of(value)
-                continue
-            self.calls.append((binding.var, value))
-            for tensor in self.reads(value):
-                self._read(tensor, len(self.calls))
-            self._produce(binding.var, len(self.calls))
-        for tensor in self._tensors(main.body.body):
-            self._read(tensor, _HOST)
-
-    def reads(self, call: relax.Call) -> list[_Tensor]:
-        """The tensors that a call reads, each once."""
-        return list(dict.fromkeys(t for arg in call.args for t in self._tensors(arg)))
-
-    def kernel_in_front(self, call: relax.Call) -> int | None:
-        """The operator whose kernel a call is fused into, if there is one."""
-        if not is_call(call, *_TAILS) and of_call(call).blocks not in ("unary", "binary"):
-            return None
-        for tensor in reversed(self.reads(call)):
-            producer = self.producer[tensor]
-            if producer and len(self.readers[tensor]) == 1:
-                return producer
-        return None
-
-    def _produce(self, var: relax.Var, operator: int) -> None:
-        types = var.ty.fields if isinstance(var.ty, relax.TupleType) else [var.ty]
-        items = [
-            [(var, i)] if isinstance(ty, relax.TensorType) else [] for i, ty in enumerate(types)
-        ]
-        self._items[var] = items
-        self.producer |= {tensor: operator for item in items for tensor in item}
-
-    def _read(self, tensor: _Tensor, operator: int) -> None:
-        if operator not in self.readers[tensor] and operator != self.producer[tensor]:
-            self.readers[tensor].append(operator)
-
-    def _tensors(self, expr: relax.Expr) -> list[_Tensor]:
-        return [tensor for item in self._items_of(expr) for tensor in item]
-
-    def _items_of(self, expr: relax.Expr) -> list[list[_Tensor]]:
-        if isinstance(expr, relax.Tuple):
-            return [self._tensors(field) for field in expr.fields]
-        if isinstance(expr, relax.TupleGetItem):
-            return [self._items_of(expr.tuple_value)[expr.index]]
-        return self._items.get(expr, []) if isinstance(expr, relax.Var) else []
 
 
 def _times(call: relax.Call, gpu: DeviceSpec, cpu: DeviceSpec) -> tuple[float, float]:
     if is_call(call, *_VIEWS):
         return 0.0, 0.0
     return operator_us(call, gpu), operator_us(call, cpu)
-
-
-def _type(tensor: _Tensor) -> relax.Type:
-    var, item = tensor
-    return var.ty.fields[item] if isinstance(var.ty, relax.TupleType) else var.ty
-
-
-def _nbytes(tensor: _Tensor) -> int:
-    """Bytes of a tensor; 0 where they depend on data."""
-    ty = _type(tensor)
-    shape = static_shape(ty)
-    return 0 if shape is None else math.prod(shape) * tvm.DataType(str(ty.dtype)).itemsize
 
 
 def _partitions(problem: PlacementProblem, places: Sequence[int]) -> list[list[int]]:

@@ -77,6 +77,16 @@ class BuiltLibrary:
         assert self._make_smaller is not None, "has_smaller says whether there is one"
         return self._make_smaller()
 
+    def device_sources(self) -> list[str]:
+        """Return the source code of kernels for devices, one text for each of their modules."""
+        pending, found = [self._executable.mod], []
+        while pending:
+            module = pending.pop()
+            pending.extend(module.imports)
+            if module.kind == self._resolved.kind:
+                found.append(str(module.inspect_source()))
+        return found
+
     def module(self) -> tvm.runtime.Module:
         """The code, placed in memory: no linker is needed, and none is generated.
 

@@ -18,6 +18,7 @@ from tvm_edge.compiler.convolutions import ConvChoices
 from tvm_edge.compiler.layouts import LayoutChoice
 from tvm_edge.compiler.options import Options, check_precision
 from tvm_edge.compiler.placement import Placed
+from tvm_edge.compiler.precision_choice import PrecisionChoice
 from tvm_edge.errors import CompilationError, TvmEdgeError, one_line
 from tvm_edge.frontend import ImportedModel, load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
@@ -204,6 +205,8 @@ class Compilation:
     placed : Placed
     lowered_types : LoweredPrecision or None
         What became of the types, with ``precision="float16"`` or ``"mixed"``.
+    precision_choice : PrecisionChoice or None
+        What estimates keep in float32, with ``precision="mixed"``.
     choices : ConvChoices
     layouts : LayoutChoice
     split_layers : tuple of SplitLayer
@@ -253,6 +256,7 @@ class Compilation:
     precision: str = "float32"
     placed: Placed = None  # type: ignore[assignment]
     lowered_types: LoweredPrecision | None = None
+    precision_choice: PrecisionChoice | None = None
     choices: ConvChoices = field(default_factory=ConvChoices)
     layouts: LayoutChoice = field(default_factory=LayoutChoice)
     split_layers: tuple[SplitLayer, ...] = ()

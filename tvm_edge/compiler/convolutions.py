@@ -74,6 +74,7 @@ def choose_convolutions(
     resolved: ResolvedTarget,
     tuning_logs: TuningLogs,
     given: Mapping[ConvWorkload, ConvConfig],
+    precision: str = "float32",
 ) -> ConvChoices:
     """The configurations of a placed module's convolutions, as far as somebody measured them.
 
@@ -85,8 +86,9 @@ def choose_convolutions(
     tuning_logs : path, False or None
     given : mapping of ConvWorkload to ConvConfig
         What the caller measured: goes before records.
+    precision : str
     """
-    found = list(convolutions(mod, resolved))
+    found = list(convolutions(mod, resolved, tf32=precision == "tf32"))
     workloads = dict.fromkeys(workload for workload, _ in found)
     configs = dict(given)
     origins: dict[ConvWorkload, Origin] = dict.fromkeys(given, "tuned")
@@ -129,15 +131,16 @@ def _from_records(
 
     A record with another channel block than a CPU's vector registers counts only where there is no
     other. Its cost between two convolutions depends on the whole network, for which nobody has
-    chosen layouts. A record with channel blocks on a GPU never counts: the graph tuner alone uses
-    those.
+    chosen layouts. A record with channel blocks on a GPU counts on tensor cores alone: of others
+    the graph tuner uses those.
     """
     space = None
+    usual = usual_block(resolved.spec, workload)
     other: ConvConfig | None = None
     for found in library.candidates(recorded_workload(workload), resolved.kind):
         if other is not None and found.origin == "transferred":
             break
-        if found.record.config.get("block") and not resolved.spec.has_cpu_cores:
+        if not resolved.spec.has_cpu_cores and found.record.config.get("block", usual) != usual:
             continue
         space = space or config_space(workload, resolved.spec)
         try:
@@ -188,17 +191,22 @@ def _check_transfer(
 
 
 def convolutions(
-    mod: tvm.IRModule, resolved: ResolvedTarget, dtypes: Collection[str] = ("float32",)
+    mod: tvm.IRModule,
+    resolved: ResolvedTarget,
+    dtypes: Collection[str] = ("float32",),
+    *,
+    tf32: bool = False,
 ) -> Iterator[tuple[ConvWorkload, int | None]]:
     """Convolutions on the target's device, with the node of the model that each belongs to.
 
-    Of tensors of `dtypes`, and of int8 where the device has an instruction for it.
+    Of tensors of `dtypes`, of int8 where the device has an instruction for it, and of what its
+    tensor cores multiply, float32 among it with `tf32`.
     """
     pending: list[ConvWorkload] = []
     bound: dict[relax.Var, relax.Expr] = {}
     for binding in all_bindings(mod["main"].body):
         bound[binding.var] = binding.value
-        workload = convolution_at(binding.value, bound, resolved.spec, dtypes)
+        workload = convolution_at(binding.value, bound, resolved.spec, dtypes, tf32=tf32)
         if workload is not None:
             device = vdevice_of(binding.value.ty)
             if device is None or str(device.target.kind.name) == resolved.kind:

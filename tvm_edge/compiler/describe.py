@@ -88,7 +88,7 @@ def report_of(c: Compilation) -> CompileReport:
         splits=splits,
         warnings=(
             *c.imported.warnings,
-            *_unfit_constants(c),
+            *_kept_float32(c),
             *c.choices.warnings,
             *c.layouts.warnings,
         ),
@@ -274,6 +274,7 @@ def _precision(c: Compilation) -> PrecisionInfo | None:
     lowered = c.lowered_types
     if lowered is None:
         return None
+    choice = c.precision_choice
     names = {index: node.name for index, node in enumerate(c.imported.nodes)}
     return PrecisionInfo(
         c.precision,
@@ -282,6 +283,7 @@ def _precision(c: Compilation) -> PrecisionInfo | None:
         lowered.casts,
         _constant_bytes(lowered.module),
         _constant_bytes(c.placed.module),
+        *((choice.chosen_us, choice.float32_us) if choice else ()),
     )
 
 
@@ -317,11 +319,13 @@ def _streamed_layers(c: Compilation) -> Iterator[SplitInfo]:
         yield SplitInfo(operator, device, along, len(parts), max(parts), sum(parts))
 
 
-def _unfit_constants(c: Compilation) -> tuple[str, ...]:
-    """Warnings of operators that stay float32 for the sake of a number."""
+def _kept_float32(c: Compilation) -> tuple[str, ...]:
+    """Warn of operators that stay float32 for the sake of a number, or all for the device's."""
     if c.lowered_types is None:
         return ()
-    nodes = c.imported.nodes
+    nodes, spec = c.imported.nodes, c.resolved.spec
+    if spec.launches_grids and not spec.float16:
+        return (f"all operators stay float32: {spec.name} does not calculate in float16",)
     return tuple(
         f"{nodes[node].name} ({nodes[node].op_type}) stays float32: {reason}"
         for node, reason in sorted(c.lowered_types.unfit.items())

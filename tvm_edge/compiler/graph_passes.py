@@ -20,6 +20,7 @@ from tvm_edge.compiler.passes import (
     on_module,
 )
 from tvm_edge.compiler.placement import place
+from tvm_edge.compiler.precision_choice import choose_precision
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.relay_passes.layout.fuse_attention import FuseAttention
 from tvm_edge.relay_passes.layout.pack_matrices import PackMatrices
@@ -66,17 +67,26 @@ def _compile_for_host(c: Compilation) -> Compilation:
 
 def _lower_precision(c: Compilation) -> Compilation:
     exceptions = exceptions_of(c.imported, c.options.precision_exceptions)
+    spec, choice = c.resolved.spec, None
+    if spec.launches_grids and not spec.float16:
+        reason = f"{spec.name} does not calculate in float16"
+        exceptions = dict.fromkeys(range(len(c.imported.nodes)), reason)
+    elif spec.launches_grids and c.precision == "mixed":
+        choice = choose_precision(c.module["main"], c.resolved, exceptions)
+        exceptions = {**choice.reasons, **exceptions}
     lowered = lower_precision(c.module, c.resolved.kind, exceptions)
-    return replace(c, module=lowered.module, lowered_types=lowered)
+    return replace(c, module=lowered.module, lowered_types=lowered, precision_choice=choice)
 
 
 def tuning_logs(c: Compilation) -> Any:
-    """Return the tuning records to look up: none unless the precision is float32, as theirs is."""
+    """Return the records of layouts and merged kernels: none unless all is float32, as theirs."""
     return c.options.tuning_logs if c.precision == "float32" else False
 
 
 def _choose_convolutions(c: Compilation) -> Compilation:
-    choices = choose_convolutions(c.module, c.resolved, tuning_logs(c), c.configs)
+    choices = choose_convolutions(
+        c.module, c.resolved, c.options.tuning_logs, c.configs, c.precision
+    )
     return replace(c, choices=choices)
 
 

@@ -143,12 +143,15 @@ def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
     if not spec.launches_grids:
         what = "is of GPUs in this version"
         advice = "use target='opencl' or 'cuda' on a GPU with float16"
-    elif spec.float16:
+    elif spec.float16 or precision == "mixed":  # which is float32 there, and the report says so
         return
     else:
         lacks = " (cl_khr_fp16)" if resolved.kind == "opencl" else ""
         what = f"needs a device that calculates in float16{lacks}"
-        advice = "choose another one (tvm-edge devices lists those of this machine)"
+        advice = (
+            "choose another one (tvm-edge devices lists those of this machine), or "
+            "precision='mixed', which stays float32 there"
+        )
     raise InputError(
         f"precision={precision!r} {what}, and the target is {resolved.kind} ({spec.name}); "
         f"{advice}, or leave precision at 'float32'",

@@ -23,6 +23,8 @@ class PrecisionInfo:
         Tensors that are converted in a run, most of them inside of other kernels.
     weight_bytes, weight_bytes_before : int
         Of the model's constants as stored now and as they came, before any kernel packs them.
+    estimated_us, float32_us : float
+        Of ``"mixed"``: estimated latency of the model as it is, and in float32; 0 without one.
     """
 
     mode: str
@@ -31,13 +33,22 @@ class PrecisionInfo:
     casts: int = 0
     weight_bytes: int = 0
     weight_bytes_before: int = 0
+    estimated_us: float = 0.0
+    float32_us: float = 0.0
+
+    @property
+    def stores_float16(self) -> bool:
+        """Return whether a tensor of the model is float16, which may overflow."""
+        return "float16" in self.operators.values()
 
     def line(self) -> str:
         """One line of a summary."""
         halves = list(self.operators.values()).count("float16")
         plural = "" if self.casts == 1 else "s"
+        share = self.estimated_us / self.float32_us if self.float32_us else 0.0
+        estimate = f", {share:.2f} of float32's latency by the estimate" if share else ""
         return (
             f"{self.mode}: {halves} of {len(self.operators)} operators on float16, "
             f"{self.casts} conversion{plural}, weights {self.weight_bytes / 2**20:.1f} MiB instead "
-            f"of {self.weight_bytes_before / 2**20:.1f}"
+            f"of {self.weight_bytes_before / 2**20:.1f}{estimate}"
         )

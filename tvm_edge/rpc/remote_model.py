@@ -109,7 +109,7 @@ class RemoteModel(ModelBase):
     ) -> dict[str, np.ndarray]:
         names = list(wanted.values())
         found = self._request("run", chosen, arrays, outputs=names).arrays
-        return {name: np.array(found[name]) for name in names}
+        return chosen.checked({name: np.array(found[name]) for name in names})
 
     def _measured(
         self, function: str, inputs: Mapping[str, Any] | None, chosen: Models, **values: int

@@ -10,7 +10,6 @@ from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.frame_stream import Step
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.models import Models
-from tvm_edge.runtime.outputs import named_outputs
 from tvm_edge.runtime.session import Session
 
 __all__ = ["frame_steps"]
@@ -29,7 +28,7 @@ def frame_steps(session: Session, every: Models, wanted: Mapping[int, str]) -> l
     """
 
     def run_all(inputs: Sequence[Bound]) -> dict[str, Any]:
-        return named_outputs(session.run(every, inputs, wanted), wanted, every.outputs)
+        return every.named(session.run(every, inputs, wanted), wanted)
 
     stages = session.stages
     if not stages:
@@ -39,7 +38,7 @@ def frame_steps(session: Session, every: Models, wanted: Mapping[int, str]) -> l
         frame = session.run_stage(number, state)
         if number + 1 < len(stages):
             return frame
-        return named_outputs(session.results_of(frame, wanted), wanted, every.outputs)
+        return every.named(session.results_of(frame, wanted), wanted)
 
     return [
         Step(kind, partial(run, number), session.start_thread)

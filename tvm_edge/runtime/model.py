@@ -30,7 +30,6 @@ from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.out_of_memory import raises_memory_error
-from tvm_edge.runtime.outputs import named_outputs
 from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
@@ -175,7 +174,7 @@ class CompiledModel(ModelBase):
             return self._first_run(inputs, chosen, wanted, device_outputs)
         bound = chosen.bind(inputs, self._input_devices)
         results = self._session.run(chosen, bound, wanted, device_outputs)
-        return named_outputs(results, wanted, chosen.outputs, device_outputs)
+        return chosen.named(results, wanted, device_outputs)
 
     def _first_run(self, *arguments: Any) -> dict[str, Any]:
         """Run, and report how long it took."""
@@ -242,7 +241,7 @@ class CompiledModel(ModelBase):
         device_outputs: bool,
     ) -> dict[str, Any]:
         results = session.run(chosen, bound, wanted, device_outputs)
-        return named_outputs(results, wanted, chosen.outputs, device_outputs)
+        return chosen.named(results, wanted, device_outputs)
 
     def _stream(
         self, frames: Iterable[Mapping[str, Any]], depth: int, wanted: Mapping[int, str]

@@ -11,7 +11,8 @@ from tvm_edge.errors import InputError
 from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.inputs import Bound, bind_inputs
 from tvm_edge.runtime.once import once
-from tvm_edge.runtime.outputs import check_names
+from tvm_edge.runtime.outputs import check_names, named_outputs
+from tvm_edge.runtime.range_check import warn_of_overflow
 from tvm_edge.runtime.signature import Signature
 
 __all__ = ["Models"]
@@ -50,6 +51,7 @@ class Models:
         self.signature = signature
         self.numbers = () if models is None else _numbers(info, signature, models)
         self.asked = None if models is None else tuple(models)
+        self._report = info.report
         self._all_inputs = info.inputs
         if self.numbers:
             parts = [info.models[number] for number in self.numbers]
@@ -88,6 +90,21 @@ class Models:
             if not isinstance(name, str) or name not in every:
                 self.signature.refuse_output(self.asked, str(name))
         return {i: name for i, name in self.every_output.items() if name in outputs}
+
+    def named(
+        self,
+        tensors: Iterable[tvm.runtime.Tensor],
+        wanted: Mapping[int, str],
+        device_outputs: bool = False,
+    ) -> dict[str, Any]:
+        """Return results by name, as :func:`named_outputs`, and warn of those that overflowed."""
+        outputs = named_outputs(tensors, wanted, self.outputs, device_outputs)
+        return outputs if device_outputs else self.checked(outputs)
+
+    def checked(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """Return `outputs`, and warn of those that overflowed."""
+        warn_of_overflow(outputs, self._report)
+        return outputs
 
     def bind(self, inputs: Mapping[str, Any], devices: Sequence[tvm.runtime.Device]) -> list[Bound]:
         """Return inputs in order; `devices` are those of the artifact's inputs.

@@ -12,7 +12,7 @@ from tvm_edge.runtime.threads import resolve_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.candidates import Exported, Shared, build_candidate, export_candidate
-from tvm_edge.tuning.conv_problem import TOLERANCE
+from tvm_edge.tuning.conv_problem import tolerance_of
 from tvm_edge.tuning.worker import Done, Service, Worker, serve
 
 __all__ = ["Build", "Drop", "Export", "Measure", "start_worker"]
@@ -95,7 +95,7 @@ class _Candidates(Service):
         self.launched = True
         # Here, as others may do so at the same time: a driver takes its time for a kernel's first.
         error = candidate.error()
-        if not error <= TOLERANCE:
+        if not error <= tolerance_of(ask.workload):
             raise WrongResult(f"the result is off by {error:.1e} of the largest value")
         self._built[ask.token] = candidate
         return Done()

@@ -281,7 +281,7 @@ def _model(
     layers = max(_LEAST_LAYERS, min(most, _LAYERS_BYTES // nbytes))
     model = repeat_convolution(workload, problem, layers, sampled=True)
     plan = None
-    if config.block and not resolved.spec.has_cpu_cores:
+    if config.block and config.algorithm != "tensor" and not resolved.spec.has_cpu_cores:
         plan = _plan(model, config, resolved)
     return compile_with(
         model,
@@ -289,6 +289,7 @@ def _model(
         {workload: config},
         host=host,
         fallback="none",
+        precision="tf32" if workload.dtype == "tf32" else "float32",
         # The copies do not depend on each other, and in one launch would be another kernel.
         parallel_fusion=False,
         layout_plan=plan,

@@ -25,11 +25,15 @@ __all__ = [
     "convolve_at",
     "make_problem",
     "rounding_of",
+    "tolerance_of",
 ]
 
 TOLERANCE = 1e-4
 """Largest error relative to the largest value, as for whole models; Winograd's algorithm has some
 1e-5. An int8 value that is off by one is off by more."""
+
+# On tensor cores a result of float16 is rounded, and accumulators are truncated.
+_TENSOR_TOLERANCE = 1e-3
 
 # Standard deviation of int8 results: one product that is missing moves most of them.
 _SPREAD = 40
@@ -102,10 +106,20 @@ def rounding_of(workload: ConvWorkload) -> Rounding:
     return Rounding(2.0 ** -round(log2(deviation / _SPREAD)), zero, workload.dtype)
 
 
+def tolerance_of(workload: ConvWorkload) -> float:
+    """Return the largest error of a candidate's result, relative to the largest value."""
+    return _TENSOR_TOLERANCE if workload.dtype in ("float16", "tf32") else TOLERANCE
+
+
 def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
-    """Return random operands, the same for the same seed: normal, or even over 8 bits."""
+    """Return random operands, the same for the same seed: normal, or even over 8 bits.
+
+    Those for tensor cores have the 10 bits of mantissa of float16 and tf32.
+    """
     if workload.is_bytes:
         return _int8_problem(workload, seed)
+    if workload.dtype in ("float16", "tf32"):
+        return _tensor_problem(workload, seed)
     random = np.random.default_rng(seed)
     own = workload.channels // workload.groups
     image = random.standard_normal(
@@ -115,6 +129,20 @@ def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
     bias = random.standard_normal(workload.filters, "float32")
     biased = convolve(image, filters, workload) + bias[:, None, None]
     return Operands(image, filters, bias, np.maximum(biased, 0).astype("float32"))
+
+
+def _tensor_problem(workload: ConvWorkload, seed: int) -> Operands:
+    random = np.random.default_rng(seed)
+    own = workload.channels // workload.groups
+    sizes = (workload.batch, workload.channels, workload.height, workload.width)
+    # Results of about 1: multiples of them by 2**12 are still within float16.
+    scale = 2.0 ** -round(log2(own * prod(workload.kernel)) / 2)
+    image = (scale * random.standard_normal(sizes)).astype("float16")
+    filters = random.standard_normal((workload.filters, own, *workload.kernel)).astype("float16")
+    bias = random.standard_normal(workload.filters).astype("float16")
+    expected = np.maximum(convolve(image, filters, workload) + bias[:, None, None], 0)
+    dtype = "float16" if workload.dtype == "float16" else "float32"
+    return Operands(*(value.astype(dtype) for value in (image, filters, bias, expected)))
 
 
 def _int8_problem(workload: ConvWorkload, seed: int) -> Operands:

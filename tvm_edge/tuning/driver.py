@@ -20,7 +20,7 @@ from tvm_edge.records import user_folder
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph
 from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.measurer import Boards
-from tvm_edge.tuning.options import LEVELS, check_device, check_options
+from tvm_edge.tuning.options import LEVELS, check_device, check_options, check_tuned_precision
 from tvm_edge.tuning.parallel_groups import GROUPS, GroupTuner, check_groups
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TuneResult
@@ -72,8 +72,9 @@ def tune(
     host, input_shapes, input_values, preprocess
         As for :func:`tvm_edge.compile`. Beside a GPU of this machine candidates are measured with
         its CPU, whatever the host.
-    precision : {"float32"}
-        Records of other precisions do not exist yet.
+    precision : {"float32", "tf32", "float16", "mixed"}
+        That the model will be compiled with: on tensor cores its convolutions are tuned in float16
+        or tf32. Those that ``"mixed"`` leaves in float32 are tuned, too.
     tracker : str, optional
         ``host:port`` of TVM's RPC tracker: the device is on the boards that serve `key` there, on
         all of them at once; without `key`, of one board's own ``tvm-edge rpc-server``.
@@ -131,6 +132,7 @@ def tune(
     resolved = resolve_target(target, host)
     if graph:
         check_graph(resolved)
+    check_tuned_precision(precision, resolved)
     if tracker is None:
         check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
@@ -140,7 +142,7 @@ def tune(
         "preprocess": preprocess,
     }
     with hold_interrupts():
-        tasks = extract_tasks(model, resolved, inputs)
+        tasks = extract_tasks(model, resolved, inputs, precision)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
     if isinstance(model, Mapping):
         name = " + ".join(model)

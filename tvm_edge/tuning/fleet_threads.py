@@ -23,7 +23,7 @@ from tvm_edge.rpc.agent import Agent, Call, Upload
 from tvm_edge.tuning.board_sessions import BoardSessions
 from tvm_edge.tuning.candidate_worker import Export, start_worker
 from tvm_edge.tuning.candidates import Exported
-from tvm_edge.tuning.conv_problem import TOLERANCE
+from tvm_edge.tuning.conv_problem import tolerance_of
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.worker import Done, Failed, Limits
 
@@ -296,7 +296,7 @@ class BoardThread(threading.Thread):
         except Exception as err:
             return Failed(InvalidLaunch.__name__, one_line(err), ran=True)
         error = float("inf") if answer["error"] is None else answer["error"]
-        if not error <= TOLERANCE:
+        if not error <= tolerance_of(job.trials[job.at].workload):
             message = f"the result is off by {error:.1e} of the largest value"
             return Failed(WrongResult.__name__, message, ran=True)
         return int(answer["candidate"])

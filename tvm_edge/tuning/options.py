@@ -6,12 +6,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from tvm_edge.compiler.options import check_precision
 from tvm_edge.errors import DeviceUnavailableError, InputError, near_matches
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.rpc.address import parse_address
 from tvm_edge.runtime.devices import device_of
 
-__all__ = ["LEVELS", "check_device", "check_options"]
+__all__ = ["LEVELS", "check_device", "check_options", "check_tuned_precision"]
+
+_PRECISIONS = ("float32", "tf32", "float16", "mixed")
 
 LEVELS = {"fast": 10, "normal": 64, "exhaustive": None}
 """Trials for each distinct convolution, shared out by what they are expected to save."""
@@ -65,12 +68,19 @@ def check_options(
             expected=known,
             got=repr(level),
         )
-    if precision != "float32":
+    if not isinstance(precision, str) or precision not in _PRECISIONS:
         raise InputError(
-            f"precision={precision!r} cannot be tuned: tuning records are of float32; leave "
-            "precision out",
+            f"precision={precision!r} does not exist; {near_matches(str(precision), _PRECISIONS)}",
             name="precision",
+            expected=", ".join(_PRECISIONS),
             got=repr(precision),
+        )
+    if precision != "float32" and (graph or parallel_fusion):
+        name = "graph" if graph else "parallel_fusion"
+        raise InputError(
+            f"{name}=True chooses for float32, not for precision={precision!r}; leave one of them "
+            "out",
+            name=name,
         )
     for name, value in (("graph", graph), ("parallel_fusion", parallel_fusion)):
         if not isinstance(value, bool):
@@ -101,6 +111,25 @@ def check_options(
             "its folder",
             name="tuning_logs",
             got=repr(str(tuning_logs)),
+        )
+
+
+def check_tuned_precision(precision: str, resolved: ResolvedTarget) -> None:
+    """Refuse a precision that the device has no tunable kernels for.
+
+    Raises
+    ------
+    InputError
+    """
+    check_precision(precision, resolved)
+    if precision != "float32" and not resolved.spec.tensor_cores:
+        raise InputError(
+            f"precision={precision!r} cannot be tuned on {resolved.spec.name}: records beside "
+            "those of float32 and int8 are of NVIDIA's tensor cores (compute capability 8.0 or "
+            "newer); leave precision out",
+            name="precision",
+            expected="'float32'",
+            got=repr(precision),
         )
 
 

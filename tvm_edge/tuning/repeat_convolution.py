@@ -46,7 +46,7 @@ def repeat_convolution(
     """
     builder = relax.BlockBuilder()
     image = relax.Var("image", relax.TensorType(problem.image.shape, str(problem.image.dtype)))
-    convolved = _int8 if workload.is_bytes else _float32
+    convolved = _int8 if workload.is_bytes else _float
     with builder.function("main", [image]):
         with builder.dataflow():
             source: relax.Expr = image
@@ -75,10 +75,16 @@ def _samples(
     return builder.emit(relax.op.flatten(builder.emit(relax.op.concat(cut, axis=0))))
 
 
-# ---------------------------------------------------------------------------------------- float32
+# ----------------------------------------------------------------------------------------- floats
 
 
-def _float32(
+def _factor(number: int) -> np.float64:
+    """Return a copy's power of two: 1, 2, 1/2, 4, 1/4 and so on, which float16 has, too."""
+    power = (number + 1) // 2
+    return np.float64(2.0) ** (power if number % 2 else -power)
+
+
+def _float(
     builder: relax.BlockBuilder,
     image: relax.Expr,
     workload: ConvWorkload,
@@ -86,16 +92,17 @@ def _float32(
     number: int,
 ) -> relax.Var:
     """Emit a copy with bias and ReLU."""
-    factor = np.float32(2**number)
+    dtype = str(problem.image.dtype)
+    factor = _factor(number).astype(dtype)
     convolved = relax.op.nn.conv2d(
         image,
-        const(problem.filters * factor, "float32"),
+        const(problem.filters * factor, dtype),
         strides=list(workload.strides),
         padding=list(workload.padding),
         dilation=list(workload.dilation),
         groups=workload.groups,
     )
-    bias = const(problem.bias[None, :, None, None] * factor, "float32")
+    bias = const(problem.bias[None, :, None, None] * factor, dtype)
     biased = builder.emit(relax.op.add(builder.emit(convolved), bias))
     return builder.emit(relax.op.nn.relu(biased))
 
@@ -104,10 +111,11 @@ def _over_factors(
     builder: relax.BlockBuilder,
     samples: relax.Var,
     _workload: ConvWorkload,
-    _problem: Operands,
+    problem: Operands,
     count: int,
 ) -> relax.Var:
-    factors = const(2.0 ** -np.arange(1, count), "float32")
+    factors = 1 / np.array([_factor(number) for number in range(1, count)])
+    factors = const(factors, str(problem.image.dtype))
     return builder.emit(relax.op.multiply(samples, factors))
 
 

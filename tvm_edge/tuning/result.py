@@ -90,9 +90,9 @@ class TaskResult:
         """Convolution in words."""
         w = self.workload
         kernel = "×".join(map(str, w.kernel))
-        of_bytes = f", {w.dtype}" if w.is_bytes else ""
+        dtype = f", {w.dtype}" if w.dtype != "float32" else ""
         size = f"{w.channels}×{w.height}×{w.width} to {w.filters}"
-        return f"{size}, {kernel}/{w.strides[0]}{of_bytes}"
+        return f"{size}, {kernel}/{w.strides[0]}{dtype}"
 
     @property
     def total(self) -> float:

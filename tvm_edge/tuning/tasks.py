@@ -46,6 +46,7 @@ def extract_tasks(
     model: Any,
     resolved: ResolvedTarget,
     inputs: Mapping[str, Any] | None = None,
+    precision: str = "float32",
 ) -> list[Task]:
     """Return a model's convolutions that have a choice on a device, in the model's order.
 
@@ -55,9 +56,11 @@ def extract_tasks(
     resolved : ResolvedTarget
     inputs : mapping, optional
         Options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others.
+    precision : str
+        As for :func:`tvm_edge.compile`.
     """
     tasks = []
-    found = convolutions_of(model, resolved, inputs)
+    found = convolutions_of(model, resolved, inputs, precision)
     for workload, count in found.items():
         configs = legal_configs(workload, resolved)
         if len(configs) > 1:
@@ -94,7 +97,8 @@ def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[Con
     """Return the configurations that a search may choose from.
 
     On CPUs images stay in channel blocks of one vector register, int8 images in blocks of their
-    own, on GPUs in NCHW: transforms between two convolutions are not a matter of one convolution.
+    own, on GPUs in NCHW, or in blocks that tensor cores multiply: transforms between two
+    convolutions are not a matter of one convolution.
     """
     usual = usual_block(resolved.spec, workload)
     configs = config_space(workload, resolved.spec).configs

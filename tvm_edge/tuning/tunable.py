@@ -12,7 +12,7 @@ import tvm
 from tvm_edge.compiler.compilation import Compilation
 from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.pipeline import PIPELINE
-from tvm_edge.compiler.placement import place
+from tvm_edge.compiler.placement import Placed, place
 from tvm_edge.errors import InputError, PlacementError
 from tvm_edge.frontend import ImportedModel, SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
@@ -30,15 +30,25 @@ def convolutions_of(
     model: Any,
     resolved: ResolvedTarget,
     inputs: Mapping[str, Any] | None = None,
+    precision: str = "float32",
 ) -> dict[ConvWorkload, int]:
     """Count a model's distinct convolutions that have a choice of layouts, in their order.
 
-    `inputs` are options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others.
+    `inputs` are options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others. In
+    lower `precision` they are those of a model that stays on its device.
     """
-    _, simple = _simplified(model, resolved, inputs)
+    imported, simple = _simplified(model, resolved, inputs)
+    if precision in ("float16", "mixed"):
+        options = Options(precision=precision, fallback="none")
+        placed = Placed(simple, (resolved.kind,), (0,) * len(imported.inputs), {})
+        begun = Compilation(
+            imported, resolved, options, module=simple, precision=precision, placed=placed
+        )
+        simple = PIPELINE.part("LowerPrecision", until="ChooseConvolutions").run(begun).module
     bindings = bindings_of(simple["main"])
     bound = {binding.var: binding.value for binding in bindings}
-    found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
+    tf32 = precision == "tf32"
+    found = (convolution_at(b.value, bound, resolved.spec, tf32=tf32) for b in bindings)
     return dict(Counter(filter(None, found)))
 
 

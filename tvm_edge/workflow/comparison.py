@@ -18,6 +18,9 @@ __all__ = ["Comparison", "NodeError", "OutputBits", "PassTrial", "error_of"]
 FLOAT16_MAX = 65504.0
 """The largest number that float16 holds."""
 
+OVERFLOW = "float16 overflow: "
+"""Begin the remark on a node whose result float16 cannot hold."""
+
 
 def error_of(actual: np.ndarray, expected: np.ndarray) -> float:
     """Return the largest difference, relative to the largest expected value.
@@ -220,6 +223,9 @@ class Comparison:
         else:
             lines.append("the build that hands out tensors returns the deployed build's bits")
         lines += [f"{n.node} ({n.op_type}): {n.remark}" for n in self.nodes if n.remark]
+        overflowed = [n.node for n in self.nodes if OVERFLOW in n.remark]
+        if overflowed:
+            lines.append(f"in float32 with: precision_exceptions={overflowed}")
         return [*lines, *self.notes, *(f"wrote {path}" for path in self.dumped)]
 
     def table(self, most: int | None = None) -> str:

@@ -12,6 +12,7 @@ from tvm_edge.errors import one_line
 from tvm_edge.workflow.bisect_passes import trial_error, try_passes
 from tvm_edge.workflow.comparison import (
     FLOAT16_MAX,
+    OVERFLOW,
     Comparison,
     NodeError,
     error_of,
@@ -263,7 +264,7 @@ class NodeErrors:
         span = f"the reference is in {low:.6g} … {high:.6g}"
         halves = self._build.options.get("precision") in _HALVES
         if halves and max(abs(low), abs(high)) > FLOAT16_MAX and self._is_half(number):
-            remarks.append(f"float16 overflow: {span}, float16 ends at ±{FLOAT16_MAX:g}")
+            remarks.append(f"{OVERFLOW}{span}, float16 ends at ±{FLOAT16_MAX:g}")
         for name, value in expected.items():
             ours = observed.get(name)
             if value.dtype.kind == "f" and not np.isfinite(value).all():

@@ -259,7 +259,7 @@ def test_tiles_of_other_convolutions_are_refused() -> None:
 
 
 def compiled_with_weights(
-    name: str, target: object, precision: str = "mixed"
+    name: str, target: object, precision: str = "float16"
 ) -> tuple[tvm_edge.CompiledModel, Graph]:
     graph = GRAPHS[name]
     inputs = list(graph.values)
@@ -273,7 +273,7 @@ def compiled_with_weights(
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(name, "mixed") for name in GRAPHS]
+    [(name, "float16") for name in GRAPHS]
     + [(name, "tf32") for name in ("strided", "depthwise", "product")],
 )
 def test_chosen_and_compiled(name: str, precision: str) -> None:
@@ -311,7 +311,7 @@ def test_device_too_small_for_tiles_keeps_its_kernels(name: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
-@pytest.mark.parametrize(("precision", "error"), [("mixed", 5e-3), ("tf32", 2e-3)])
+@pytest.mark.parametrize(("precision", "error"), [("float16", 5e-3), ("tf32", 2e-3)])
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_results(name: str, precision: str, error: float, gpu: str) -> None:
     compiled, graph = compiled_with_weights(name, gpu, precision)
