@@ -26,7 +26,9 @@ CASES: Sequence[tuple[Sequence[int], Sequence[int], str]] = (
     ((2, 32, 12, 12), (0, 2, 3, 1), "float32"),  # whole tiles, of two axes
     ((1, 11, 6, 32), (0, 3, 1, 2), "int32"),
     ((1, 24, 7, 7), (0, 2, 3, 1), "float32"),  # seven rows, vectors of 16 and 8
-    ((37, 41), (1, 0), "float32"),  # tiles that overlap, and single lanes
+    ((37, 41), (1, 0), "float32"),  # tiles that overlap
+    ((12, 37), (1, 0), "float32"),
+    ((2, 5, 40), (0, 2, 1), "int32"),  # a vector of four and a single lane
     ((3, 5, 19), (2, 1, 0), "int64"),
     ((1, 4, 13, 6), (0, 3, 2, 1), "float32"),
 )

@@ -142,9 +142,10 @@ def _pieces(height: int, size: int) -> list[tuple[int, int]]:
 
 def _rest(rows: tirx.For, lanes: tirx.For, first: int) -> tirx.Stmt:
     """Return the loops over lanes that fill no group."""
-    lane = tirx.Var(lanes.loop_var.name, lanes.loop_var.ty.dtype)
+    lane, count = tirx.Var(lanes.loop_var.name, lanes.loop_var.ty.dtype), int(lanes.extent) - first
     body = _with(lanes.body, lanes.loop_var, lane + first)
-    inner = tirx.For(lane, 0, lanes.extent - first, tirx.ForKind.VECTORIZED, body)
+    kind = tirx.ForKind.VECTORIZED if count > 1 else tirx.ForKind.SERIAL
+    inner = tirx.For(lane, 0, count, kind, body)
     return tirx.For(rows.loop_var, 0, rows.extent, tirx.ForKind.SERIAL, inner)
 
 
