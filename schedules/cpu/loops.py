@@ -221,11 +221,10 @@ def _schedule_transpose(
         mark_tiles(sch, [block], transpose.row, depth)
     if extent(sch, columns) is None:
         mark_tiles(sch, [block], len(loops) - 1, lanes)
-        tiles, lane = sch.split(columns, factors=[None, lanes])
+        *tiles, lane = sch.split(columns, factors=[None, lanes])
     else:
-        tiles, one, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
-        sch.reorder(one, row)
-    sch.reorder(*outer, strips, tiles, row, lane)
+        *tiles, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
+    sch.reorder(*outer, strips, *tiles, row, lane)
     sch.vectorize(lane)
     if prod(sizes) * len(accesses(stmt)[0]) < MIN_PARALLEL_WORK * lanes:
         return
