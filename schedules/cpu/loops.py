@@ -210,19 +210,21 @@ def _schedule_transpose(
     lanes = lanes_of(stmt, spec)
     loops = list(sch.get_loops(block))
     sizes = [typical(sch.get(loop).extent) for loop in loops]
-    open_row = extent(sch, loops[transpose.row]) is None
+    count, depth = _strip(transpose, [extent(sch, loop) for loop in loops])
     columns = fuse(sch, loops[-transpose.columns :])
-    outer = [loop for i, loop in enumerate(loops[: -transpose.columns]) if i != transpose.row]
-    depth = min(transpose.depth, sizes[transpose.row])
-    strips, row = sch.split(loops[transpose.row], factors=[None, depth])
-    if open_row:
+    first = transpose.row + 1 - count
+    outer = [*loops[:first], *loops[transpose.row + 1 : len(loops) - transpose.columns]]
+    row = fuse(sch, loops[first : transpose.row + 1])
+    size = extent(sch, row)
+    strips, row = sch.split(row, factors=[None, depth])
+    if size is None or (size % depth and size > depth and _may_be_written_twice(sch, stmt)):
         mark_tiles(sch, [block], transpose.row, depth)
     if extent(sch, columns) is None:
         mark_tiles(sch, [block], len(loops) - 1, lanes)
-        tiles, lane = sch.split(columns, factors=[None, lanes])
+        *tiles, lane = sch.split(columns, factors=[None, lanes])
     else:
-        tiles, _, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
-    sch.reorder(*outer, strips, tiles, row, lane)
+        *tiles, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
+    sch.reorder(*outer, strips, *tiles, row, lane)
     sch.vectorize(lane)
     if prod(sizes) * len(accesses(stmt)[0]) < MIN_PARALLEL_WORK * lanes:
         return
@@ -230,6 +232,20 @@ def _schedule_transpose(
     known = (sch.get(loop).extent for loop in outer)
     plain = all(isinstance(length, tirx.IntImm | tirx.Var) for length in known)
     sch.parallel(fuse(sch, [*outer, strips] if plain else outer))
+
+
+def _strip(transpose: Transpose, sizes: Sequence[int | None]) -> tuple[int, int]:
+    """Return how many variables to fuse for rows, and the rows of a tile.
+
+    As many as a cache line has, or nearly, of which whole tiles are made.
+    """
+    most = transpose.depth
+    for count in range(transpose.rows, 0, -1):
+        known = [size or 0 for size in sizes[transpose.row + 1 - count : transpose.row + 1]]
+        depth = divisors(prod(known), most)[-1] if all(known) else 1
+        if 2 * depth >= most:
+            return count, depth
+    return 1, min(most, sizes[transpose.row] or most)
 
 
 def vectorize_rows(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:

@@ -21,6 +21,8 @@ class Transpose:
     ----------
     row : int
         Position of the variable along which it reads neighbouring elements.
+    rows : int
+        Number of variables, `row` the last, that can be fused to one along which it reads them.
     depth : int
         Neighbours that share a cache line.
     columns : int
@@ -28,6 +30,7 @@ class Transpose:
     """
 
     row: int
+    rows: int
     depth: int
     columns: int
 
@@ -51,12 +54,17 @@ def match_transpose(block: s_tir.SBlock, spec: DeviceSpec) -> Transpose | None:
             for position, var in enumerate(variables[:-columns]):
                 depth = _neighbours(access, var.var, line)
                 if depth and constant(var.dom.extent) != 1:
-                    return Transpose(position, depth, columns)
+                    rows = _equal_steps(variables[: position + 1], found)
+                    conditions = branch_conditions(block)
+                    fused = variables[position + 1 - rows : position]
+                    if any(uses(c, each.var) for c in conditions for each in fused):
+                        rows = 1
+                    return Transpose(position, rows, depth, columns)
     return None
 
 
 def _equal_steps(variables: Sequence[tirx.IterVar], found: Sequence[Access]) -> int:
-    """Number of trailing variables that move every access in equal steps, as one would."""
+    """Return the number of last variables that move every access in equal steps, as one would."""
     count = 1
     while count < len(variables):
         before, after = variables[-count - 1], variables[-count]

@@ -7,7 +7,7 @@ schedules, tuned ones, and those that are written loop by loop, such as recurren
 =========== ================ ======================================================
 function    error            apart from that
 =========== ================ ======================================================
-exp         1.1 ulp          results below 2^-126 are zero
+exp         1 ulp            results below 2^-125 may be zero
 log         1 ulp            numbers below 2^-126 count as zero
 tanh        2 ulp
 sigmoid     2 ulp            results below 2^-126 may be zero
@@ -41,9 +41,9 @@ _EXP = (
 )
 # log(2) in two parts: n times the first has no rounding error.
 _LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
-# Of results from 2^-126 to the largest float.
-_LEAST, _LARGEST = -87.33654, 88.72283
-_EXP_IS_0 = 88.0  # of which the negative has an n of -127
+# From n = -126, where 2^(n - 1) is zero, to n = 128, where twice that is infinite.
+_LEAST, _LARGEST = -87.33654, 89.0
+_EXP_IS_0 = -88.0  # which has an n of -127
 _BIAS, _FRACTION = 127, 23  # of a float's exponent; bits of its fraction
 # log(1 + f) = f - f^2/2 + f^3 (1/3 - ...) for 1 + f from sqrt(1/2) to sqrt(2): Cephes' logf.
 _LOG = (
@@ -58,6 +58,7 @@ _LOG = (
     3.3333331174e-1,
 )
 _SQRT_HALF_BITS = 0x3F3504F3
+_SIGN = -(2**31)
 _TANH_IS_1 = 9.02  # from here on, rounded
 # erf(x) = x + x P(x^2) up to the bound, and 1 - exp(Q(|x|)) beyond: N. Juffa, 2016
 # (stackoverflow.com/questions/35148198), the highest power first.
@@ -181,50 +182,45 @@ class _Reduced:
     more : Expr
         ``exp(r) - 1 - r``.
     power : Expr
-        ``2**n`` where n is from -126 to 127.
-    bits : Expr
-        ``n * 2**23``: added to a number's bits they multiply it by ``2**n``.
+        ``2**n`` where n is from -127, which gives zero, to 127; with a `bias` one less, of n + 1.
     """
 
-    def __init__(self, x: tirx.Var) -> None:
+    def __init__(self, x: tirx.Var, bias: int = _BIAS) -> None:
         # n stands in the last bits of the sum; with the bias of exponents it is an exponent.
-        self._x, self._sum = x, tirx.Var("sum", "float32")
+        self._x, self._sum, self._biased = x, tirx.Var("sum", "float32"), _float(_ROUNDING + bias)
         self._n, self.rest = tirx.Var("n", "float32"), tirx.Var("rest", "float32")
         self.more = _horner(_EXP, self.rest) * (self.rest * self.rest)
-        self.bits = (_bits(self._sum) - _int(_BIAS)) << _int(_FRACTION)
         self.power = _number(_bits(self._sum) << _int(_FRACTION))
+
+    def exponential(self, scale: float = 1) -> tirx.Expr:
+        """Return `scale`, a power of two, times ``exp(r)``."""
+        return _horner([scale * each for each in (*_EXP, 1, 1)], self.rest)
 
     def where(self, result: tirx.Expr) -> tirx.Expr:
         """Bind the variables in an expression of them."""
         rest = self._x - self._n * _float(_LOG2_HIGH) - self._n * _float(_LOG2_LOW)
         result = tirx.Let(self.rest, rest, result)
-        biased = _float(_ROUNDING + _BIAS)
-        result = tirx.Let(self._n, self._sum - biased, result)
-        return tirx.Let(self._sum, self._x * _float(1 / log(2)) + biased, result)
+        result = tirx.Let(self._n, self._sum - self._biased, result)
+        return tirx.Let(self._sum, self._x * _float(1 / log(2)) + self._biased, result)
 
 
 def _exp(x: tirx.Expr) -> tirx.Expr:
+    """``2 exp(r)`` times ``2**(n - 1)``: 2^128 is no float, but 2^128 times a number below 1 is."""
     value = tirx.Var("value", "float32")
-    reduced = _Reduced(value)
-    # 2^128 times a number below 1 is a float, 2^128 is none.
-    result = _number(_bits(reduced.more + reduced.rest + _float(1)) + reduced.bits)
-    result = tirx.Select(value >= _float(_LEAST), reduced.where(result), _float(0))
-    # Of two branches the second one is taken for not-a-number.
-    result = tirx.Select(value <= _float(_LARGEST), result, value + _float(inf))
-    return tirx.Let(value, x, result)
+    reduced = _Reduced(value, _BIAS - 1)
+    result = reduced.where(reduced.exponential(2) * reduced.power)
+    return tirx.Let(value, _at_most(_at_least(x, _LEAST), _LARGEST), result)
 
 
 def _sigmoid(x: tirx.Expr) -> tirx.Expr:
     """``1 - y`` with ``y = e / (1 + e)`` and ``e = exp(-|x|)``, of a negative x ``e (1 - y)``."""
     value, less, e, scale = (tirx.Var(name, "float32") for name in ("value", "less", "e", "scale"))
     reduced = _Reduced(less)
-    size = tirx.abs(value)
-    size = tirx.Select(size > _float(_EXP_IS_0), _float(_EXP_IS_0), size)
     result = scale - scale * (e / (_float(1) + e))
     result = tirx.Let(scale, tirx.Select(value < _float(0), e, _float(1)), result)
-    power = (reduced.more + reduced.rest + _float(1)) * reduced.power
-    result = reduced.where(tirx.Let(e, power, result))
-    return tirx.Let(value, x, tirx.Let(less, _float(0) - size, result))
+    result = reduced.where(tirx.Let(e, reduced.exponential() * reduced.power, result))
+    negative = _number(tirx.bitwise_or(_bits(value), _int(_SIGN)))
+    return tirx.Let(value, x, tirx.Let(less, _at_least(negative, _EXP_IS_0), result))
 
 
 def _tanh(x: tirx.Expr) -> tirx.Expr:
@@ -241,8 +237,7 @@ def _tanh(x: tirx.Expr) -> tirx.Expr:
     result = tirx.Let(y, e / (e + _float(2)), result)
     less_one = power * (reduced.more + reduced.rest) + (power - _float(1))
     result = tirx.Let(power, reduced.power, tirx.Let(e, less_one, result))
-    size = tirx.abs(value)
-    size = tirx.Select(size > _float(_TANH_IS_1), _float(_TANH_IS_1), size)
+    size = _at_most(tirx.abs(value), _TANH_IS_1)
     result = tirx.Let(double, size + size, reduced.where(result))
     return tirx.Let(value, x, _with_sign(result, value))
 
@@ -253,12 +248,11 @@ def _erf(x: tirx.Expr) -> tirx.Expr:
     )
     near = size + size * _horner(_ERF_NEAR, square)
     reduced = _Reduced(exponent)
-    far = _float(1) - (reduced.more + reduced.rest + _float(1)) * reduced.power
+    far = _float(1) - reduced.exponential() * reduced.power
     far = tirx.Let(exponent, size * _horner(_ERF_FAR, size) - size, reduced.where(far))
     result = tirx.Select(size > _float(_ERF_BOUND), far, near)
     result = tirx.Let(square, size * size, result)
-    bounded = tirx.abs(value)
-    bounded = tirx.Select(bounded > _float(_ERF_IS_1), _float(_ERF_IS_1), bounded)
+    bounded = _at_most(tirx.abs(value), _ERF_IS_1)
     return tirx.Let(value, x, _with_sign(tirx.Let(size, bounded, result), value))
 
 
@@ -288,8 +282,19 @@ def _log(x: tirx.Expr) -> tirx.Expr:
 
 
 def _with_sign(size: tirx.Expr, signed: tirx.Expr) -> tirx.Expr:
-    sign = tirx.bitwise_and(_bits(signed), _int(-(2**31)))
+    sign = tirx.bitwise_and(_bits(signed), _int(_SIGN))
     return _number(tirx.bitwise_or(_bits(size), sign))
+
+
+def _at_least(value: tirx.Expr, bound: float) -> tirx.Expr:
+    """Bound a number that may be not-a-number, which the second of two branches is taken for."""
+    own = tirx.Var("own", "float32")
+    return tirx.Let(own, value, tirx.Select(own < _float(bound), _float(bound), own))
+
+
+def _at_most(value: tirx.Expr, bound: float) -> tirx.Expr:
+    own = tirx.Var("own", "float32")
+    return tirx.Let(own, value, tirx.Select(own > _float(bound), _float(bound), own))
 
 
 def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
