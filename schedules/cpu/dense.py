@@ -174,8 +174,12 @@ def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     lanes = lanes_of(stmt, spec)
     count = len(stmt.iter_vars)
     width = constant(stmt.reads[1].source.shape[-1]) or 1
-    product = Product(range(count - 3), count - 3, count - 2, count - 1)
-    *_, rows, columns, _ = (constant(var.dom.extent) for var in stmt.iter_vars)
+    *outer, columns, _ = (constant(var.dom.extent) for var in stmt.iter_vars)
+    row = count - 3
+    if all(outer) and (outer[row] or 0) < _FEW:
+        row = max(reversed(range(count - 2)), key=lambda axis: outer[axis] or 0)
+    others = [axis for axis in range(count - 2) if axis != row]
+    product, rows = Product(others, row, count - 2, count - 1), outer[row]
     if rows is None:
         tile = choose_open_tile(columns or 1, spec, lanes, width=width)
         schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec)

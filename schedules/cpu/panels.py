@@ -250,18 +250,24 @@ def schedule_panels(
     else:
         accumulators = sch.cache_write(block, 0, "local")
     left = rows % (chunk * tile.rows) != 0, columns % width != 0
-    _store_tiles(sch, accumulators, strips, lanes, left)
+    _store_tiles(sch, accumulators, strips, product, lanes, left)
     sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)
 
 
 def _store_tiles(
-    sch: Schedule, accumulators: SBlockRV, strips: LoopRV, lanes: int, left: tuple[bool, bool]
+    sch: Schedule,
+    accumulators: SBlockRV,
+    strips: LoopRV,
+    product: Product,
+    lanes: int,
+    left: tuple[bool, bool],
 ) -> None:
     """Store the accumulators of each tile; `left`: whether rows and columns end incomplete."""
     sch.reverse_compute_at(accumulators, strips, preserve_unit_loops=True)
-    row, column = sch.get_loops(accumulators)[-2:]
+    own = sch.get_loops(accumulators)
+    row, column = own[product.rows - product.columns - 1], own[-1]
     if left[0]:
         peel_remainder(sch, [row])
     sch.unroll(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax, te, tirx
+from tvm import relax, s_tir, te, tirx
 
 from tests.marks import in_full
 from tests.schedules.harness import (
@@ -124,13 +125,16 @@ def test_many_rows_go_over_panels_of_the_matrix(spec: DeviceSpec) -> None:
 
 
 @pytest.mark.diagonals(2)
-@pytest.mark.parametrize("shape", [(6, 400, 64), (8, 300, 1000), (65, 90, 33)], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "k", "n"),
+    [((6,), 400, 64), ((8,), 300, 1000), ((65,), 90, 33), ((23, 1), 70, 64), ((3, 9, 2), 64, 96)],
+    ids=str,
+)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_matrix_packed_in_advance(shape: tuple[int, int, int], spec: DeviceSpec) -> None:
-    m, k, n = shape
+def test_matrix_packed_in_advance(rows: tuple[int, ...], k: int, n: int, spec: DeviceSpec) -> None:
     random = np.random.default_rng(0)
-    x, w, b = (random.standard_normal(s).astype("float32") for s in ((m, k), (k, n), (n,)))
-    panels = pack_matrix(w, panel_width(m, n, spec))
+    x, w, b = (random.standard_normal(s).astype("float32") for s in ((*rows, k), (k, n), (n,)))
+    panels = pack_matrix(w, panel_width(math.prod(rows), n, spec))
     builder = relax.BlockBuilder()
     arrays = {"x": x, "w": panels, "b": b}
     parameters = [
@@ -139,7 +143,7 @@ def test_matrix_packed_in_advance(shape: tuple[int, int, int], spec: DeviceSpec)
 
     def compute(x: te.Tensor, w: te.Tensor, b: te.Tensor) -> te.Tensor:
         product = dense(x, w, n)
-        return te.compute((m, n), lambda i, j: te.max(product[i, j] + b[j], 0.0))
+        return te.compute((*rows, n), lambda *i: te.max(product(*i) + b(i[-1]), 0.0))
 
     with builder.function("main", parameters):
         with builder.dataflow():
@@ -149,7 +153,17 @@ def test_matrix_packed_in_advance(shape: tuple[int, int, int], spec: DeviceSpec)
     assert_close(result, np.maximum(x @ w + b, 0))
     assert kernel.scheduled.rule == "dense"
     assert_register_tile(kernel.scheduled.func)
+    assert _tile_rows(kernel.scheduled.func) >= 3  # that share what is loaded of a panel
     assert not scalar_lanes(kernel.scheduled.func)
+
+
+def _tile_rows(func: tirx.PrimFunc) -> int:
+    """Rows of the left operand in a register tile."""
+    sch = s_tir.Schedule(func)
+    (name,) = (name for name in block_names(func) if name.endswith("_update"))
+    *_, row, _, _ = sch.get_loops(sch.get_sblock(name))
+    assert sch.get(row).kind == tirx.ForKind.UNROLLED
+    return int(sch.get(row).extent)
 
 
 def test_stripes_of_a_matrix_do_not_overlap() -> None:
