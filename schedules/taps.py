@@ -11,13 +11,25 @@ from functools import lru_cache
 
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["LONGEST_TILE", "PHASES", "REACH", "Reach", "reaches", "read_reaches", "useful_share"]
+__all__ = [
+    "CHANNELS",
+    "LONGEST_TILE",
+    "PHASES",
+    "REACH",
+    "Reach",
+    "reaches",
+    "read_reaches",
+    "useful_share",
+]
 
 REACH = "tvm_edge.reach"
 """Annotation of a blocked convolution: what :func:`reaches` says."""
 
 PHASES = "tvm_edge.phases"
 """Annotation of a transposed one: stride, padding and taps along lines, then along columns."""
+
+CHANNELS = "tvm_edge.channels"
+"""Annotation of a convolution: channels of the image, where zeros fill its last block up."""
 
 LONGEST_TILE = 7
 """Columns of a register tile that skips taps: so far its windows reach beyond the image."""

@@ -16,7 +16,7 @@ from tvm import te, tirx
 
 from tvm_edge.schedules.blocked import CONV2D, number_or_length, pack_filters, pad_image
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.taps import PHASES
+from tvm_edge.schedules.taps import CHANNELS, PHASES
 
 __all__ = ["TransposedConv", "conv2d_transposed", "pack_phases", "phase_filters"]
 
@@ -193,12 +193,14 @@ def conv2d_transposed(image: te.Tensor, filters: te.Tensor, conv: TransposedConv
         pixel = padded[tirx.floordiv(n, phases), co, row, column, ci]
         return te.sum(pixel * filters[phase, o, co, ky, kx, ci, v], axis=[co, ky, kx, ci])
 
+    channels = conv.workload.channels
+    filled_up = {CHANNELS: channels} if channels % block else {}
     numbers = [n for axis in (lines, columns) for n in (axis.stride, axis.padding, axis.taps)]
     made = te.compute(
         (batch * phases, blocks, lines.positions(size[0]), columns.positions(size[1]), lanes),
         term,
         name=CONV2D,
-        attrs={PHASES: " ".join(map(str, numbers))},
+        attrs={PHASES: " ".join(map(str, numbers)), **filled_up},
     )
 
     if phases == 1:

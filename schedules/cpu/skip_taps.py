@@ -12,11 +12,12 @@ from tvm import s_tir, sym, tirx
 
 from tvm_edge.schedules.accesses import constant, uses
 from tvm_edge.schedules.cpu.retile import mapped, with_body, with_root
-from tvm_edge.schedules.taps import PHASES, REACH, Reach, read_reaches
+from tvm_edge.schedules.taps import CHANNELS, PHASES, REACH, Reach, read_reaches
 
 __all__ = ["skip_taps"]
 
-_LINES, _TAPS = 2, 6  # axes of a blocked convolution; columns follow
+# Axes of a blocked convolution: lines, blocks of the image, taps along lines, channels of a block.
+_LINES, _BLOCK, _TAPS, _CHANNEL = 2, 5, 6, 8
 
 
 def skip_taps(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -57,6 +58,8 @@ def _conditions(
         return
     if any(constant(loop.extent) is None for loop in loops):
         return  # of a condition on 64-bit loops TVM narrows one side to 32 bits
+    if CHANNELS in annotations:
+        yield from _there(node, loops, int(annotations[CHANNELS]))
     for axis in (0, 1):
         tap = node.iter_values[_TAPS + axis]
         around = [loop for loop in loops if uses(tap, loop.loop_var)]
@@ -69,6 +72,21 @@ def _conditions(
             found = _in_phase(node, axis, list(map(int, str(annotations[PHASES]).split())))
         if constant(found) != 1:
             yield around[-1].loop_var, found
+
+
+def _there(
+    node: s_tir.SBlockRealize, loops: Sequence[tirx.For], channels: int
+) -> Iterator[tuple[tirx.Var, tirx.Expr]]:
+    """Yield the innermost loop over channels of the image, and when it has some."""
+    inside = node.iter_values[_CHANNEL]
+    block = constant(node.block.iter_vars[_CHANNEL].dom.extent) or 1
+    first = node.iter_values[_BLOCK] * block + inside
+    around = [loop for loop in loops if loop.kind == tirx.ForKind.SERIAL]
+    around = [loop for loop in around if uses(inside, loop.loop_var)]
+    if around:
+        within = loops[loops.index(around[-1]) + 1 :]
+        begins = {loop.loop_var: tirx.const(0, loop.loop_var.ty.dtype) for loop in within}
+        yield around[-1].loop_var, sym.Analyzer().simplify(_with(first, begins) < channels)
 
 
 def _reached(

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import Access, accesses, branch_conditions, constant, stride, uses
+from tvm_edge.schedules.accesses import (
+    Access,
+    accesses,
+    branch_conditions,
+    constant,
+    nodes_in,
+    stride,
+    uses,
+)
 
 __all__ = ["Transpose", "match_transpose"]
 
@@ -49,7 +57,7 @@ def match_transpose(block: s_tir.SBlock, spec: DeviceSpec) -> Transpose | None:
     if any(uses(c, var) for c in branch_conditions(block) for var in fused):
         return None
     for access in found:
-        if not access.is_store and stride(access, last) not in (0, 1, None):
+        if not access.is_store and _is_across(access, last):
             line = max(1, spec.cache_line * 8 // access.buffer.dtype.bits)
             for position, var in enumerate(variables[:-columns]):
                 depth = _neighbours(access, var.var, line)
@@ -61,6 +69,15 @@ def match_transpose(block: s_tir.SBlock, spec: DeviceSpec) -> Transpose | None:
                         rows = 1
                     return Transpose(position, rows, depth, columns)
     return None
+
+
+def _is_across(access: Access, var: tirx.Var) -> bool:
+    """Return whether neighbours along a variable are apart, but for a last one that is repeated."""
+    step = stride(access, var)
+    if step is None:
+        bounded = [each for index in access.indices for each in nodes_in(index, tirx.Min)]
+        return any(uses(each, var) for each in bounded)
+    return step not in (0, 1)
 
 
 def _equal_steps(variables: Sequence[tirx.IterVar], found: Sequence[Access]) -> int:

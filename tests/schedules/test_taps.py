@@ -16,6 +16,7 @@ from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.algorithm import direct_tile
 from tvm_edge.schedules.cpu.blocked_knobs import candidates
 from tvm_edge.schedules.taps import LONGEST_TILE, Reach, reaches, useful_share
+from tvm_edge.schedules.transposed import TransposedConv, conv2d_transposed
 
 
 def workload(dilation: int, size: int = 16, **changed: int) -> ConvWorkload:
@@ -75,6 +76,17 @@ def test_kernels_have_conditions_on_taps(spec, dilation: int) -> None:
     assert len(conditions) == (2 if dilation == 12 else 0)
     padded = [b for b in nodes_in(done.func, s_tir.SBlock) if b.name_hint == "padded"]
     assert padded[0].writes[0].source.shape[2] == (16 if dilation == 12 else 18)
+
+
+@pytest.mark.parametrize("channels", [24, 32])
+def test_channels_that_fill_a_block_up_are_skipped(channels: int) -> None:
+    conv = TransposedConv.of((1, channels, 8, 16), 16, (2, 2), (2, 2), (0, 0, 0, 0), (0, 0))
+    assert conv is not None
+    image = te.placeholder((1, 2, 8, 16, 16), name="image")
+    filters = te.placeholder((4, 1, 2, 1, 1, 16, 16), name="filters")
+    result = conv2d_transposed(image, filters, conv)
+    done = schedule(te.create_prim_func([image, filters, result]), AVX512)
+    assert len(nodes_in(done.func, tirx.IfThenElse)) == (channels == 24)
 
 
 def test_tiles_stay_within_the_padding() -> None:

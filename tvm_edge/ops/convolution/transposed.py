@@ -138,17 +138,16 @@ def _few_filters(
         return None  # TVM does not crop open lengths
     filters = const(phase_filters(weights, conv), str(weights.dtype))
     made = bb.normalize(relax.op.nn.conv2d(inputs[0], filters, padding=conv.workload.padding))
-    images, _, lines, columns = lengths_of(made.ty) or ()
+    images, wide, lines, columns = lengths_of(made.ty) or ()
+    bias = operand(inputs, 2)
+    if bias is not None:  # before the pixels move: the convolution's epilogue
+        each = bb.normalize(relax.op.tile(bias, [wide // weights.shape[1]]))
+        made = bb.normalize(relax.op.add(made, relax.op.reshape(each, [1, -1, 1, 1])))
     apart = [images, *(axis.stride for axis in axes), weights.shape[1], lines, columns]
     made = bb.normalize(relax.op.reshape(made, apart))
     made = bb.normalize(relax.op.permute_dims(made, [0, 3, 4, 1, 5, 2]))
     made = bb.normalize(relax.op.reshape(made, [images, weights.shape[1], *whole]))
-    if cut:
-        made = bb.normalize(relax.op.strided_slice(made, [2, 3], [0, 0], kept))
-    bias = operand(inputs, 2)
-    if bias is None:
-        return made
-    return relax.op.add(made, relax.op.reshape(bias, [1, -1, 1, 1]))
+    return relax.op.strided_slice(made, [2, 3], [0, 0], kept) if cut else made
 
 
 def _known(bb: relax.BlockBuilder, weights: relax.Expr) -> np.ndarray | None:
