@@ -184,14 +184,16 @@ def _cases() -> Mapping[str, Case]:
     for op, shape in (
         *(("Erf", (1, 192, 92, 92)), ("Gelu", (1, 197, 3072)), ("Tanh", (1, 8, 31, 33))),
         *(("Sigmoid", (1, 80, 8400)), ("Exp", (1, 12, 197, 197)), ("Softplus", (1, 3, 17, 19))),
+        ("Exp", (1, 21, 65, 65)),
     ):
         cases[f"{op} {_shape(shape)}"] = partial(_unary, op, shape)
     for shape in ((1, 192, 92, 92), (1, 197, 3072)):
         cases[f"GELU of Erf {_shape(shape)}"] = partial(_erf_gelu, shape)
-    for shape in ((1, 64, 80, 80), (1, 32, 37, 41)):
+    for shape in ((1, 64, 80, 80), (1, 32, 37, 41), (1, 48, 45, 45)):
         cases[f"SiLU {_shape(shape)}"] = partial(_silu, shape)
     for act in ("SiLU", "HardSwish", "Gelu", "Tanh", "Softplus"):
         cases[f"Conv 1x1 96 28x28 {act}"] = partial(_conv, act, 96, 28, 1)
+    cases["Conv 1x1 72 20x20 Gelu"] = partial(_conv, "Gelu", 72, 20, 1)
     cases["Conv 3x3 64 56x56 SiLU"] = partial(_conv, "SiLU", 64, 56, 3)
     for shape in ((1, 197, 768), (1, 3136, 96), (1, 49, 768), (1, 100, 257)):
         cases[f"LayerNorm {_shape(shape)}"] = partial(_layer_norm, shape)
@@ -224,9 +226,11 @@ def _cases() -> Mapping[str, Case]:
     cases["Transpose 1x197x12x64"] = partial(_transpose, (1, 197, 12, 64), (0, 2, 1, 3))
     cases["Transpose NCHW to NHWC 1x96x56x56"] = partial(_transpose, (1, 96, 56, 56), (0, 2, 3, 1))
     cases["Transpose NHWC to NCHW 1x56x56x96"] = partial(_transpose, (1, 56, 56, 96), (0, 3, 1, 2))
+    cases["Transpose NCHW to NHWC 1x40x37x53"] = partial(_transpose, (1, 40, 37, 53), (0, 2, 3, 1))
+    cases["Transpose NHWC to NCHW 1x27x31x24"] = partial(_transpose, (1, 27, 31, 24), (0, 3, 1, 2))
     for op, steps, features, hidden in (
         *(("LSTM", 1, 128, 128), ("LSTM", 40, 256, 256), ("GRU", 60, 128, 96)),
-        ("LSTM", 100, 64, 48),
+        *(("LSTM", 100, 64, 48), ("LSTM", 30, 200, 320)),
     ):
         name = f"{op} {steps} steps {features} to {hidden}"
         cases[name] = partial(_recurrent, op, steps, features, hidden)
