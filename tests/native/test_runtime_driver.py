@@ -46,7 +46,7 @@ def build(program: Path, *flags: str) -> None:
 
 
 def test_files_turns_copies_and_texts(tmp_path: Path) -> None:
-    build(tmp_path / "driver", "-O1")
+    build(tmp_path / "driver", "-O0")
     done = subprocess.run(
         [str(tmp_path / "driver"), str(tmp_path)], capture_output=True, text=True, timeout=100
     )

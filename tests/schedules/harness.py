@@ -23,6 +23,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tests.onnx_models import session
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.lowering.cpu_functions import ExpandFunctions
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK
@@ -264,6 +265,7 @@ def loop_kinds(func: tirx.PrimFunc) -> Counter[int]:
 
 _VECTORIZE = tvm.transform.Sequential(
     [
+        ExpandFunctions(),
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),

@@ -25,25 +25,31 @@ def object_code(module: tvm.runtime.Module) -> bytes:
     Raises
     ------
     OSError
-        No temporary folder or memory.
+        No memory.
     """
-    name = "code.o"
-    with _in_memory([name]) as (folder, (file,)):
-        module.write_to_file(str(folder / name))
-        size = os.fstat(file).st_size
-        return os.pread(file, size, 0)
+    file = os.memfd_create("code.o")
+    try:
+        # The name has no suffix to tell the format by.
+        module.write_to_file(_path(file), "o")
+        return os.pread(file, os.fstat(file).st_size, 0)
+    finally:
+        os.close(file)
+
+
+def _path(file: int) -> str:
+    """Return a path of a file in memory that other processes can open, too."""
+    return f"/proc/{os.getpid()}/fd/{file}"
 
 
 @contextmanager
-def _in_memory(names: Iterable[str]) -> Iterator[tuple[Path, list[int]]]:
-    """Make a folder whose files of these names are in memory; yield their descriptors too."""
+def _in_memory(names: Iterable[str]) -> Iterator[Path]:
+    """Make a folder whose files of these names are in memory."""
     with temporary_folder("link") as folder, ExitStack() as stack:
-        files = []
         for name in names:
-            files.append(os.memfd_create(name))
-            stack.callback(os.close, files[-1])
-            (folder / name).symlink_to(f"/proc/{os.getpid()}/fd/{files[-1]}")
-        yield folder, files
+            file = os.memfd_create(name)
+            stack.callback(os.close, file)
+            (folder / name).symlink_to(_path(file))
+        yield folder
 
 
 def link_library(executable: tvm.runtime.Executable, path: Path, linker: Linker) -> None:
@@ -56,7 +62,7 @@ def link_library(executable: tvm.runtime.Executable, path: Path, linker: Linker)
     OSError
         No temporary folder or memory.
     """
-    with _in_memory(_object_names(executable.mod)) as (folder, _):
+    with _in_memory(_object_names(executable.mod)) as folder:
         executable.export_library(str(path), fcompile=linker, workspace_dir=str(folder))
 
 

@@ -66,6 +66,10 @@ def between(graph: Graph, kind: str, data: str) -> str:
         return graph.op("Relu", data)
     if kind == "silu":
         return graph.op("Mul", data, graph.op("Sigmoid", data))
+    if kind == "gelu":  # as exporters before opset 20 write it
+        error = graph.op("Erf", graph.op("Div", data, graph.constant(np.float32(2**0.5))))
+        whole = graph.op("Mul", data, graph.op("Add", error, graph.constant(np.float32(1))))
+        return graph.op("Mul", whole, graph.constant(np.float32(0.5)))
     if kind == "add":
         return graph.op(
             "Add", Conv(channels=32, filters=32, **ONE).build(graph, "side", data), data
@@ -96,6 +100,7 @@ def between(graph: Graph, kind: str, data: str) -> str:
     [
         "relu",
         "silu",
+        "gelu",
         "add",
         "hard swish",
         "max",
