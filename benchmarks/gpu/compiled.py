@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.common.options import Parser, save_json
 
-__all__ = ["Kernel", "read_ptxas", "split_kernels", "table"]
+__all__ = ["Kernel", "ptxas_output", "read_ptxas", "split_kernels", "table"]
 
 TARGETS: Mapping[str, Any] = {
     "jetson-orin-nano": "jetson-orin-nano",
@@ -125,7 +125,7 @@ class _Compiler:
         unknown = {keys[name]: name for name in texts if keys[name] not in self._known}
         if unknown:
             wanted = "".join(texts[name][1] for name in unknown.values())
-            made = {kernel.name: kernel for kernel in read_ptxas(_ptxas(head + wanted, arch))}
+            made = {kernel.name: kernel for kernel in read_ptxas(ptxas_output(head + wanted, arch))}
             self._known |= {key: made[name] for key, name in unknown.items()}
         return [
             replace(self._known[keys[name]], name=name, items=items)
@@ -133,7 +133,8 @@ class _Compiler:
         ]
 
 
-def _ptxas(source: str, arch: str) -> str:
+def ptxas_output(source: str, arch: str) -> str:
+    """Compile CUDA C with nvcc, and return what ``ptxas -v`` says of its kernels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.cu")
         path.write_text(source)

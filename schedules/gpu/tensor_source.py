@@ -83,6 +83,25 @@ __device__ __forceinline__ void tvm_edge_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
   asm volatile("bar.sync 1, %0;" ::"n"(ITEMS) : "memory");
 }
+// A unit of an image, as its address; `FEW`: as its number, which is one register and not two.
+template <bool FEW>
+struct tvm_edge_place {
+  using Type = const uint4*;
+  static __device__ __forceinline__ Type of(const void* image, int number) {
+    return (const uint4*)image + number;
+  }
+  static __device__ __forceinline__ const uint4* at(const void*, Type place, int further) {
+    return place + further;
+  }
+};
+template <>
+struct tvm_edge_place<true> {
+  using Type = int;
+  static __device__ __forceinline__ Type of(const void*, int number) { return number; }
+  static __device__ __forceinline__ const uint4* at(const void* image, Type place, int further) {
+    return (const uint4*)image + (place + further);
+  }
+};
 // A tile of filters (rows) by pixels (columns): see TensorTile and TensorConv for the parameters.
 template <int LANES, int ZERO, int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS, int DEPTH,
           int STAGES, int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H, int W,
@@ -107,23 +126,28 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   const int slice = warp / SHARE, down = warp % SHARE / ACROSS, beside = warp % ACROSS;
 
   // Of a load of pixels: its unit at the first tap, and the lines and columns of the window that
-  // are inside the image, a bit each.
-  const uint4* pixel[PIXEL_LOADS];
-  unsigned lines[PIXEL_LOADS], columns[PIXEL_LOADS];
+  // are inside the image, a bit each. Many loads have few registers, or others would spill: both
+  // are one.
+  constexpr bool FEW = PIXEL_LOADS > 8, PACKED = FEW && KH + KW <= 32;
+  using Place = tvm_edge_place<FEW>;
+  typename Place::Type pixel[PIXEL_LOADS];
+  unsigned lines[PIXEL_LOADS], columns[PACKED ? 1 : PIXEL_LOADS];
 #pragma unroll
   for (int s = 0; s < PIXEL_LOADS; s++) {
     const int i = item + s * ITEMS, p = first_column + i % COLUMNS;
     const bool exists = p < BATCH * OH * OW && i < PIXEL_UNITS;
     const int n = BATCH == 1 ? 0 : p / (OH * OW), q = BATCH == 1 ? p : p % (OH * OW);
     const int line = q / OW * SH - TOP, column = q % OW * SW - LEFT;
-    lines[s] = columns[s] = 0;
+    unsigned inside = 0, across = 0;
 #pragma unroll
-    for (int y = 0; y < KH; y++) lines[s] |= ((unsigned)(line + y * DH) < (unsigned)H) << y;
+    for (int y = 0; y < KH; y++) inside |= ((unsigned)(line + y * DH) < (unsigned)H) << y;
 #pragma unroll
-    for (int x = 0; x < KW; x++) columns[s] |= ((unsigned)(column + x * DW) < (unsigned)W) << x;
-    if (!exists) lines[s] = 0;
+    for (int x = 0; x < KW; x++) across |= ((unsigned)(column + x * DW) < (unsigned)W) << x;
+    if (PACKED) inside |= across << KH % 32;
+    lines[s] = exists ? inside : 0;
+    if (!PACKED) columns[s] = across;
     const int block = n * BLOCKS + (TOGETHER ? i / COLUMNS : 0);
-    pixel[s] = (const uint4*)image + (block * (H * W) + line * W + column);
+    pixel[s] = Place::of(image, block * (H * W) + line * W + column);
   }
   const uint4* filter = (const uint4*)filters + (item / ROWS * FILTERS + first_row + item % ROWS);
   // One of `SHARES` shares of the loads of a step.
@@ -147,8 +171,10 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       const int block = (TOGETHER ? step * DEPTH : u) - tap * BLOCKS;
       const int y = tap / KW, x = tap % KW;
       bool exists = WHOLE || u < UNITS;
-      exists = exists && (lines[s] >> y & columns[s] >> x & 1);
-      const uint4* from = pixel[s] + (block * (H * W) + y * DH * W + x * DW);
+      const unsigned across = PACKED ? lines[s] >> (KH + x) : columns[PACKED ? 0 : s] >> x;
+      exists = exists && (lines[s] >> y & across & 1);
+      const int further = block * (H * W) + y * DH * W + x * DW;
+      const uint4* from = Place::at(image, pixel[s], further);
       if (PIXEL_UNITS % ITEMS == 0 || i < PIXEL_UNITS)
         tvm_edge_copy<(CACHED > 0), ZERO>(to + (FILTER_UNITS + s * ITEMS) * 16,
                                     exists ? from : (const uint4*)image, exists);

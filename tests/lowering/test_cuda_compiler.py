@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
+from pathlib import Path
 
 import onnx
 import pytest
@@ -23,6 +25,20 @@ def test_compiles_without_a_gpu(small_model: onnx.ModelProto) -> None:
     if not tvm.runtime.enabled("cuda") or not tvm.cuda(0).exist:
         with pytest.raises(tvm_edge.DeviceUnavailableError, match="tvm-edge doctor"):
             compiled.warmup()
+
+
+@needs_nvcc
+def test_without_a_driver_an_artifact_has_source_alone(
+    small_model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    compiled = tvm_edge.compile(small_model, {"kind": "cuda", "arch": "sm_87"})
+    if cuda.makes_machine_code():
+        compiled.export(tmp_path / "board.tvme")  # and no warning, which would be an error
+        return
+    with pytest.warns(tvm_edge.TvmEdgeWarning, match="as source code.*libcuda.*needs nvcc"):
+        path = compiled.export(tmp_path / "board.tvme")
+    library = zipfile.ZipFile(path).read("library.so")
+    assert b"__global__" in library and b"\x7fELF" not in library[4:]
 
 
 @pytest.mark.parametrize(("board", "arch"), [("jetson-nano", "sm_53"), ("jetson-tk1", "sm_32")])

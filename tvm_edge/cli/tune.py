@@ -46,6 +46,13 @@ _LISTED = 10  # convolutions in the table
     help="10 or 64 trials for each distinct convolution on average, or all there are.",
 )
 @click.option(
+    "--precision",
+    type=click.Choice(("float32", "tf32", "float16", "mixed")),
+    default="float32",
+    show_default=True,
+    help="That the model will be compiled with: others than float32 are tuned on tensor cores.",
+)
+@click.option(
     "--graph",
     is_flag=True,
     help="Choose the layouts of the whole network as well.",
@@ -77,6 +84,7 @@ def tune_command(
     trials: int | None,
     time_budget: float | None,
     level: str,
+    precision: str,
     graph: bool,
     parallel_fusion: bool,
     resume: bool,
@@ -102,6 +110,7 @@ def tune_command(
             trials=trials,
             time_budget=time_budget,
             level=level,
+            precision=precision,
             graph=graph,
             parallel_fusion=parallel_fusion,
             host=host,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
@@ -16,10 +17,11 @@ from tvm.runtime import _ffi_api
 from tvm_ffi_orcjit import default_session
 
 from tvm_edge.compiler.kernel_objects import BuiltKernels, build_kernels, temporary_files
+from tvm_edge.errors import TvmEdgeWarning
 from tvm_edge.files import temporary_folder
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
-from tvm_edge.lowering.cuda_compiler import cuda_compiler
+from tvm_edge.lowering.cuda_compiler import cuda_compiler, makes_machine_code
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.lowering.object_files import object_code
 from tvm_edge.lowering.opencl_source import sources_rewritten
@@ -30,6 +32,13 @@ __all__ = ["BuiltLibrary", "build", "described_target"]
 
 _LAUNCHES = 1
 """LLVM's level for functions that launch kernels."""
+
+_SOURCE_ALONE = (
+    "the artifact has CUDA kernels as source code: without NVIDIA's driver (libcuda.so.1) on this "
+    "machine TVM does not compile them, and the machine that loads the artifact needs nvcc or "
+    "NVRTC, and TVM's compiler. Compile on a machine with the driver for one that needs neither; "
+    "its GPU may be another"
+)
 
 
 class BuiltLibrary:
@@ -110,6 +119,8 @@ class BuiltLibrary:
             The linker failed, or the temporary folder is full.
         """
         linker = find_linker(self._resolved.architecture)
+        if self._resolved.kind == "cuda" and not makes_machine_code():
+            warnings.warn(_SOURCE_ALONE, TvmEdgeWarning, stacklevel=5)
         with self._files() as objects:
             linker(str(path), objects)
 

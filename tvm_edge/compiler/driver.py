@@ -106,10 +106,11 @@ def compile(
     precision : {"float32", "tf32", "float16", "mixed"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
-        ``"mixed"`` stores weights and activations as float16 and calculates in float32;
+        ``"mixed"`` stores weights and activations as float16 and calculates in float32, but for
+        operators that are faster in float32 by estimate, and on GPUs without float16;
         ``"float16"`` also multiplies in float16 where that is faster, on OpenCL: its partial sums
-        are float16 over a few products at most (a step of a tile, or a window). Both are of GPUs
-        with float16. Inputs and outputs keep their types, and operators that float16 does not suit
+        are float16 over a few products at most (a step of a tile, or a window). Both are of GPUs.
+        Inputs and outputs keep their types, and operators that float16 does not suit
         stay float32, which ``report.precision`` lists. ``python -m benchmarks run precision``
         measures how large the error is.
     precision_exceptions : sequence of str

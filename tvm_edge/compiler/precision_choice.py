@@ -154,4 +154,5 @@ def _objection(call: relax.Call, spec: DeviceSpec) -> str:
 def _reason(us: tuple[float, float], objection: str) -> str:
     half, whole = us
     why = f" ({objection})" if objection else ""
-    return f"by the estimate {half:.1f} us in float16{why}, {whole:.1f} in float32"
+    paid = ", which does not pay for the conversions around it" if half <= whole else ""
+    return f"by the estimate {half:.1f} us in float16{why}, {whole:.1f} in float32{paid}"

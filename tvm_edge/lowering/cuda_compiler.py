@@ -9,14 +9,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import tvm
+
 from tvm_edge.errors import DeviceUnavailableError, MissingDependencyError
 
-__all__ = ["cuda_compiler"]
+__all__ = ["cuda_compiler", "makes_machine_code"]
 
 # CUDA 13, which TVM's wheel is made for, builds for Turing and newer.
 _OLDEST = 75
 
 _lock = threading.Lock()
+
+
+def makes_machine_code() -> bool:
+    """Return whether TVM compiles CUDA sources here: its runtime for CUDA does, and needs a driver.
+
+    Otherwise a module keeps the source, and is compiled where it is loaded.
+    """
+    return tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is not None
 
 
 @contextmanager

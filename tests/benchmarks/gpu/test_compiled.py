@@ -1,0 +1,82 @@
+"""What nvcc says of kernels, and that the largest tiles keep their registers."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from benchmarks.gpu.compiled import Kernel, ptxas_output, read_ptxas, split_kernels, table
+from tests.onnx_models import make_model
+from tvm_edge.compiler import driver
+from tvm_edge.compiler.build import build
+from tvm_edge.compiler.options import Options
+from tvm_edge.hardware import resolve_target
+from tvm_edge.lowering.deep_stack import on_deep_stack
+from tvm_edge.tuning.tasks import extract_tasks
+
+TARGET = "jetson-orin-nano"
+TILE = "rows=64 columns=224 down=4 beside=7 warps=1 depth=8 stages=2 cached=0 parts=1"
+SOURCE = """#include <cuda.h>
+extern "C" __global__ void __launch_bounds__(64) first_kernel(float* x);
+extern "C" __global__ void __launch_bounds__(256) second_kernel(float* x);
+struct used {};
+extern "C" __global__ void __launch_bounds__(64) first_kernel(float* x) {
+  __shared__ float y[8];
+}
+extern "C" __global__ void __launch_bounds__(256) second_kernel(float* x) {
+  x[0] = 1;
+}
+"""
+SAID = """ptxas info    : Compiling entry function 'second_kernel' for 'sm_87'
+ptxas info    : Function properties for second_kernel
+    48 bytes stack frame, 44 bytes spill stores, 40 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 576 bytes smem, 368 bytes cmem[0]
+ptxas info    : Compiling entry function 'first_kernel' for 'sm_87'
+ptxas info    : Function properties for first_kernel
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers, 368 bytes cmem[0]
+"""
+
+
+def test_sources_are_split_and_answers_are_read() -> None:
+    head, kernels = split_kernels(SOURCE)
+    assert head.startswith("#include") and "struct used" in head and "__global__" not in head
+    assert {name: items for name, (items, _) in kernels.items()} == {
+        "first_kernel": 64,
+        "second_kernel": 256,
+    }
+    assert "y[8]" in kernels["first_kernel"][1] and "x[0]" not in kernels["first_kernel"][1]
+    second, first = read_ptxas(SAID)
+    assert second == Kernel("second_kernel", 0, 255, 48, 44, 576)
+    assert first == Kernel("first_kernel", 0, 8)
+
+
+def test_what_a_device_cannot_launch_is_counted() -> None:
+    fits = Kernel("k", 256, 255, shared=92 << 10)
+    assert fits.fits("sm_87") and not fits.fits("sm_75")
+    assert not Kernel("k", 512, 255).fits("sm_87")
+    row = {"kernels": 2, "registers": 255, "shared": 1024, "spilling": [], "over": [{}]}
+    assert table({"sm_75 mixed net": row})[-1] == (
+        "| sm_75 | mixed | net | 2 | 255 | 1 | – | – | 1 |"
+    )
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_a_tile_of_many_loads_does_not_spill(kernel: int) -> None:
+    """On Orin the tile of 224 pixels, which brings 14 units of them in a step."""
+    weights = {"w": np.ones((64, 48, kernel, kernel), "float32")}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[kernel // 2] * 4)
+    model = make_model([node], {"x": (1, 48, 35, 35)}, ["y"], weights)
+    (task,) = extract_tasks(model, resolve_target(TARGET), precision="float16")
+    config = next(config for config in task.configs if config.knobs == TILE)
+    options = Options(precision="float16", fallback="none")
+    done = driver.lowered(model, TARGET, options, configs={task.workload: config})
+    library = on_deep_stack(lambda: build(done.module, done.resolved))
+    (source,) = library.device_sources()
+    (made,) = (each for each in read_ptxas(ptxas_output(source, "sm_87")) if "conv" in each.name)
+    assert made.registers > 200 and made.spilled == 0
