@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tvm_edge
-from tests.marks import needs_opencl
+from tests.marks import in_full, needs_opencl
 from tests.onnx_models import reference
 
 node = helper.make_node
@@ -155,11 +155,12 @@ def test_nearest(nearest: str, by: str) -> None:
     agrees(model_of(by, mode="nearest", nearest_mode=nearest, named=True))
 
 
-@pytest.mark.parametrize("by", ["sizes", "scales"])
+@pytest.mark.parametrize("by", ["sizes", *in_full("scales")])
 def test_borders_that_are_left_out(by: str) -> None:
     agrees(model_of(by, mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("by", ["sizes", "scales"])
 def test_antialias(by: str, mode: str) -> None:
