@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -44,6 +45,15 @@ os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 # Hundreds of child processes import tvm_edge: a third of that would be to compile its sources.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# TVMScript asks `inspect` for the source of every frame of the stack, at each function. Where a
+# frame has no file, that looks through all modules: half of the time of a collection.
+inspect.modulesbyfile |= {
+    "<frozen importlib._bootstrap>": "importlib._bootstrap",
+    "<frozen importlib._bootstrap_external>": "importlib._bootstrap_external",
+    "<frozen runpy>": "runpy",
+    "<string>": "__main__",  # execnet, which starts the workers
+}
 
 # Half of the time of a compilation for a CPU is LLVM's optimisation of its kernels. Child processes
 # (examples, the command line, candidates of tuning, boards) have them as users do, and so have

@@ -53,6 +53,7 @@ def test_the_first_nan_wins(target: str) -> None:
     check(x, target)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8", "int64"])
 def test_the_least_of_a_type_has_an_index(dtype: str, target: str) -> None:
     """TVM's kernels return -1 of a line that has nothing else."""

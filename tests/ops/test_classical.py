@@ -60,6 +60,7 @@ FEATURES: list[tuple[str, dict[str, np.ndarray], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("operator", "inputs", "attributes"), FEATURES)
 def test_features(
     operator: str, inputs: dict[str, np.ndarray], attributes: dict[str, Any], target: str
@@ -189,6 +190,7 @@ def features(rows: int, count: int, dtype: str = "float32") -> np.ndarray:
     return (RANDOM.integers(-3, 4, (rows, count)) / 2).astype(dtype)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("aggregate", [0, 1, 2, 3])
 @pytest.mark.parametrize("modes", [[0], [1, 2, 3], [0, 4, 5]], ids=str)
 def test_tree_ensemble(modes: list[int], aggregate: int, target: str) -> None:
@@ -253,6 +255,7 @@ def regressor(targets: int, **more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     "attributes",
     [

@@ -33,6 +33,7 @@ def compiled(equation: str, shapes: list[tuple[Any, ...]]) -> tvm_edge.CompiledM
     return tvm_edge.compile(model, "llvm")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("equation", [*PRODUCTS, *OTHERS])
 @pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
 def test_equals_numpy(equation: str, opened: bool) -> None:

@@ -160,6 +160,7 @@ def test_borders_that_are_left_out(by: str) -> None:
     agrees(model_of(by, mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("by", ["sizes", "scales"])
 def test_antialias(by: str, mode: str) -> None:

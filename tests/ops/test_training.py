@@ -82,6 +82,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("operator", "updates", "attributes"), CASES)
 def test_a_step_of_two_tensors(
     operator: str, updates: int, attributes: dict[str, Any], target: str

@@ -76,6 +76,7 @@ def transposed(
     return result[(slice(None), slice(None), *kept)]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("size", "attributes"), CASES)
 @pytest.mark.parametrize("constant", [False, True], ids=["inputs", "weights"])
 def test_output_padding_of_a_stride_or_more(
@@ -100,6 +101,7 @@ def test_output_padding_of_a_stride_or_more(
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("window", [(2, 2), (3, 1)])
 @pytest.mark.parametrize("channels", [1, 5, 24])
 def test_open_images_that_are_enlarged(channels: int, window: tuple[int, int]) -> None:
@@ -135,6 +137,7 @@ BLOCKS: list[tuple[int, int, tuple[int, int], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("channels", "filters", "kernel", "attributes"), BLOCKS)
 @pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
 def test_phases_in_blocks(

@@ -74,13 +74,14 @@ def test_devices_and_doctor(invoke: Invoke, fleet: Fleet) -> None:
 def test_wrong_options(
     invoke: Invoke, artifact: Path, arguments: tuple[str, ...], code: int, fragment: str
 ) -> None:
-    before = psutil.Process().children()
+    before = set(psutil.Process().children())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         filled = [a.format(artifact=artifact, free=free_port(), taken=port) for a in arguments]
         done = invoke(*filled)
     assert done.code == code and re.search(fragment, done.err), done.err
-    assert psutil.Process().children() == before, "no process is left"
+    # One of another test may have ended meanwhile.
+    assert set(psutil.Process().children()) <= before, "no process is left"
 
 
 def test_the_help_says_what_is_not_secured(invoke: Invoke) -> None:

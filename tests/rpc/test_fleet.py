@@ -277,7 +277,7 @@ def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> N
         end = monotonic() + 1.5
         list(fleet.run(trials))
     assert monotonic() - end < 10
-    assert set(psutil.Process().children()) == before
+    assert set(psutil.Process().children()) <= before  # one of another test may have ended
     assert threading.active_count() < 20
 
 

@@ -18,7 +18,7 @@ from tvm.rpc import base
 
 import tvm_edge
 from tests.rpc.conftest import KEY
-from tests.rpc.support import Board, free_port, process, tracker, until
+from tests.rpc.support import Board, descendants, free_port, process, tracker, until
 from tvm_edge.errors import DeviceLost, InputError
 from tvm_edge.files import own_name
 from tvm_edge.rpc.token import read_token
@@ -103,16 +103,19 @@ def test_first_words_that_are_none_end_their_own_connection(
     assert open_board.listener.pid == listener
 
 
+def command_of(process: psutil.Process) -> str:
+    """Return a command line; that of a process which has ended is empty."""
+    with suppress(psutil.NoSuchProcess):  # a zombie of another test is one
+        return " ".join(process.cmdline())
+    return ""
+
+
 def test_with_the_token(
     guarded: Board, token: Path, artifact: Path, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tvm_edge.connect(guarded.address, token_file=token) as remote:
         runs(remote, artifact, image)
-        relays = [
-            process
-            for process in psutil.Process().children(recursive=True)
-            if "relay.py" in " ".join(process.cmdline())
-        ]
+        relays = [each for each in descendants(os.getpid()) if "relay.py" in command_of(each)]
         assert len(relays) == 1
         assert not [c for c in relays[0].net_connections() if c.status == psutil.CONN_LISTEN]
     assert not psutil.wait_procs(relays, timeout=10)[1], "the relay outlives its session"

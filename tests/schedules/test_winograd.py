@@ -145,6 +145,7 @@ def test_outputs_that_are_no_multiple_of_tiles(
     check_tiles(convs, spec, m)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     "choose", [tiles_of(2), tiles_of(4), direct], ids=["F(2, 3)", "F(4, 3)", "direct"]
 )

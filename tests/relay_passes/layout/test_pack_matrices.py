@@ -27,6 +27,7 @@ def test_a_matrix_that_is_read_several_times_is_packed(rows: tuple[int, ...], pa
         assert relative_error(compiled.run(graph.values)[name], expected) < 1e-5
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("columns", [16, 17, 75, 96])
 @pytest.mark.parametrize("shape", [("r", 40), (1, "r", 40), ("n", "r", 40)], ids=str)
 def test_a_matrix_for_an_open_number_of_rows(shape: tuple[int | str, ...], columns: int) -> None:

@@ -19,6 +19,7 @@ def tables(model: tvm_edge.CompiledModel) -> list[str]:
     return [kernel.name for kernel in model.report.kernels if "byte_table" in kernel.name]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize(
     "name", ["hard swish", "by parts", "silu", "leaky", "gelu", "elu", "power"]

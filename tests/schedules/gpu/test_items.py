@@ -150,6 +150,7 @@ def test_results(name: str, count: int) -> None:
 # ------------------------------------------------------------------------------------- the space
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("spec", [MALI, ORIN], ids=lambda spec: spec.key)
 @pytest.mark.parametrize("name", ALL)
 def test_the_first_is_what_the_rule_chooses(name: str, spec: DeviceSpec) -> None:

@@ -167,6 +167,7 @@ def test_products(columns: int) -> None:
     assert_rounded(made, rows.astype("float64") @ weights.astype("float64"))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("size", "kernel", "padding"),
     [
