@@ -57,6 +57,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "benchmarks.cpu.contention", "onnxruntime, openvino, ncnn, pnnx, MNN from PyPI"
     ),
     "cpu_workloads": Benchmark("benchmarks.cpu.workloads"),
+    "arm_mca": Benchmark("benchmarks.arm_mca.table", "LLVM's llvm-mca, 19 or newer"),
     "gpu": Benchmark("benchmarks.gpu.networks", f"{_GPU}; with CUDA torch, cupy, gcc"),
     "gpu_layers": Benchmark("benchmarks.gpu.layers", "CUDA, onnxruntime, torch"),
     "gpu_slices": Benchmark("benchmarks.gpu.slices", "CUDA, MPS, onnxruntime, torch"),

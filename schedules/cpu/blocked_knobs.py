@@ -17,6 +17,7 @@ __all__ = [
     "Tile",
     "best_knobs",
     "candidates",
+    "most_pixels",
     "seconds_of",
     "stride_of",
     "touched",
@@ -141,16 +142,13 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
     vectors = max(1, size.lanes // spec.lanes())
     for blocks in divisors(size.blocks, _MAX_BLOCKS):
         filters = blocks * vectors
-        # Accumulators, the filters' vectors of a step, one broadcast element.
-        most = max(1, (spec.vector_registers - filters - 1) // filters)
-        for columns in range(1, min(most, size.columns) + 1):
+        most = most_pixels(filters, spec)
+        if most < 1 and filters > 1:
+            continue
+        for columns in range(1, min(max(most, 1), size.columns) + 1):
             whole = columns == size.columns and not size.open_columns
-            tall = range(1, min(most // columns, size.lines) + 1) if whole else [1]
+            tall = range(1, min(max(most, 1) // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
-                if (lines * columns * filters + filters + 1) > spec.vector_registers and (
-                    lines * columns * filters > 1
-                ):
-                    continue
                 for order in ("lines", "blocks"):
                     # Tasks of pixels are whole tiles: nothing of a parallel loop can be peeled.
                     pixels = size.lines == 1 and not size.open_lines
@@ -167,6 +165,18 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
                             yield knobs
 
 
+def most_pixels(filters: int, spec: DeviceSpec) -> int:
+    """Return the most pixels of a tile of `filters` vectors that stays in registers.
+
+    Beside the accumulators are the filters' vectors of a step and one broadcast element. NEON takes
+    an element out of a vector that is loaded whole: each pixel has one, and with fewer than six
+    registers for all else LLVM spills.
+    """
+    if spec.multiplies_by_element:
+        return (spec.vector_registers - 6) // (filters + 1)
+    return (spec.vector_registers - filters - 1) // filters
+
+
 def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
     vectors = max(1, size.lanes // spec.lanes())
@@ -178,16 +188,17 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
             share *= useful_share(length, tile, taps, reach, pixels)
         size = replace(size, steps=ceil(share * size.steps), reach=None)
     full, rest = divmod(size.columns, knobs.columns)
-    row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
+    row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps, spec)
     if size.open_columns:
-        row += (_left_cost(rest, knobs, filters, size) + _mean_left(knobs, filters, size)) / 2
+        left = _left_cost(rest, knobs, filters, size, spec)
+        row += (left + _mean_left(knobs, filters, size, spec)) / 2
     elif rest:
-        row += _tile_cost(knobs.lines * rest, filters, size.steps)
+        row += _tile_cost(knobs.lines * rest, filters, size.steps, spec)
     line_tasks, lines_left = divmod(size.lines, knobs.lines)
     if lines_left and size.open_lines:
         line_tasks, lines_left = line_tasks + 1, 0
     if lines_left:  # the tile is as wide as the image, and a task has all lines
-        row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size.steps)
+        row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size.steps, spec)
         line_tasks = 1
     block_tasks = size.blocks // knobs.blocks
     if knobs.order == "lines" and size.lines == 1:
@@ -217,16 +228,16 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     return busiest + size.outer * traffic * per_byte + padding
 
 
-def _left_cost(left: int, knobs: Knobs, filters: int, size: Tile) -> float:
+def _left_cost(left: int, knobs: Knobs, filters: int, size: Tile, spec: DeviceSpec) -> float:
     """Cost of the pixels that whole tiles leave of an open line, in small tiles."""
     small = small_tile(knobs.columns, filters)
-    return ceil(left / small) * _tile_cost(small, filters, size.steps)
+    return ceil(left / small) * _tile_cost(small, filters, size.steps, spec)
 
 
-def _mean_left(knobs: Knobs, filters: int, size: Tile) -> float:
+def _mean_left(knobs: Knobs, filters: int, size: Tile, spec: DeviceSpec) -> float:
     """Mean cost of what is left of lines of any length."""
     lefts = range(knobs.columns)
-    return sum(_left_cost(left, knobs, filters, size) for left in lefts) / knobs.columns
+    return sum(_left_cost(left, knobs, filters, size, spec) for left in lefts) / knobs.columns
 
 
 def _clock(spec: DeviceSpec) -> float:
@@ -234,12 +245,15 @@ def _clock(spec: DeviceSpec) -> float:
     return max(spec.peak_gflops / (spec.cores * spec.lanes() * 4), 1.0)
 
 
-def _tile_cost(pixels: int, filters: int, steps: int) -> float:
+def _tile_cost(pixels: int, filters: int, steps: int, spec: DeviceSpec) -> float:
     """Half cycles of a tile: its steps, then its accumulators are initialised and stored."""
     accumulators = pixels * filters
     # Measured: with two blocks and more all tiles that fit the registers reach the same speed;
     # with one block broadcasting the pixels takes longer than multiplying them.
     step = max(accumulators, 1.2 * pixels, _LATENCY) + 0.8
+    if spec.multiplies_by_element:
+        # A vector of each pixel serves four steps. Loads count by the slots that they take.
+        step = max(accumulators, _LATENCY) + (filters + pixels / 4) / 4
     return steps * step + 6 * accumulators
 
 

@@ -39,6 +39,15 @@ class DotProduct:
         """Name of the tensor intrinsic: four numbers with four filters of each lane."""
         return _register(self, window=False)
 
+    def added(self, accumulators: tirx.Expr, pixels: tirx.Expr, filters: tirx.Expr) -> tirx.Expr:
+        """Return accumulators with the products of two vectors of 8-bit numbers added.
+
+        ``sdot`` takes an element of its last operand, which pixels are where they are broadcast.
+        """
+        operands = [filters, pixels] if self.image == "int8" else [pixels, filters]
+        dtype = f"int32x{self.lanes}"
+        return tirx.call_llvm_pure_intrin(dtype, self.intrinsic, accumulators, *operands)
+
     def window(self) -> str:
         """Name of the intrinsic whose lanes have four pixels of their own, side by side in a line.
 
@@ -66,7 +75,7 @@ def _register(dot: DotProduct, *, window: bool) -> str:
 
 def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Description and implementation of the intrinsic that broadcasts four numbers."""
-    intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
+    lanes, image = dot.lanes, dot.image
     accumulator_dtype, bytes_, one = f"int32x{lanes}", 4 * lanes, f"{image}x4"
     pixels, filters = f"{image}x{bytes_}", f"int8x{bytes_}"
 
@@ -92,22 +101,20 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
             T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
-                intrinsic,
+            C[T.ramp(T.int32(0), 1, lanes)] = dot.added(
                 C.vload([0], accumulator_dtype),
                 T.reinterpret(
                     T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes),
                     dtype=pixels,
                 ),
                 B.vload([0, 0], filters),
-                dtype=accumulator_dtype,
             )
 
     return description, implementation
 
 
 def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
+    lanes, image = dot.lanes, dot.image
     accumulator_dtype, bytes_ = f"int32x{lanes}", 4 * lanes
     filters = f"int8x{bytes_}"
     transposed = [column * lanes + lane for lane in range(lanes) for column in range(4)]
@@ -141,12 +148,8 @@ def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0:4, 0:lanes], B[0:lanes, 0:4])
             T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
-                intrinsic,
-                C.vload([0], accumulator_dtype),
-                side_by_side(A),
-                B.vload([0, 0], filters),
-                dtype=accumulator_dtype,
+            C[T.ramp(T.int32(0), 1, lanes)] = dot.added(
+                C.vload([0], accumulator_dtype), side_by_side(A), B.vload([0, 0], filters)
             )
 
     return description, implementation

@@ -13,7 +13,10 @@ printf '%s%s%s' ':board:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x
     ':\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff' \
     ":$(command -v qemu-aarch64-static):F" >/proc/sys/fs/binfmt_misc/register
 mount -t proc proc "$root/proc"
-mount --bind "$root/etc/cpuinfo" "$root/proc/cpuinfo"
+# What Linux tells of the CPU; a test may have it tell of another.
+cpuinfo=$root/etc/cpuinfo
+test ! -e "$shared/cpuinfo" || cpuinfo=$shared/cpuinfo
+mount --bind "$cpuinfo" "$root/proc/cpuinfo"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/tmp"

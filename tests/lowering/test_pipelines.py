@@ -20,7 +20,8 @@ OPEN = ["GuardEmptyLaunches", "PlainDivisions", "CheckElements"]
 # For the kernels of CPUs that modules for other targets have as well.
 FUNCTIONS = ["ExpandFunctions"]
 TABLES = ["ByteTables"]
-EVERYWHERE = [*FUNCTIONS, *TABLES, *ARRAYS, *MERGES, *CHECKS, *OPEN]
+LOADS = ["VectorElements", "HalfLoads"]
+EVERYWHERE = [*FUNCTIONS, *TABLES, *LOADS, *ARRAYS, *MERGES, *CHECKS, *OPEN]
 # TVM's pass for some kernels alone.
 FOR_SOME = {"CompactScheduled": "s_tir.CompactBufferAllocation"}
 # For Hexagon's memory alone; and the one function of a module is no library's entry.

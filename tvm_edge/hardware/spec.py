@@ -126,6 +126,11 @@ class DeviceSpec:
     ] = ""
     byte_tables: bool = False
 
+    @property
+    def multiplies_by_element(self) -> bool:
+        """Return whether a CPU multiplies a vector by an element of another, as NEON does."""
+        return self.has_cpu_cores and self.simd_bytes == 16 and self.vector_registers == 32
+
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of `dtype_bytes` bytes in one vector register; at least 1."""
         return max(1, self.simd_bytes // dtype_bytes)

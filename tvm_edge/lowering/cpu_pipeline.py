@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from tvm_edge.lowering.half_loads import HalfLoads
 from tvm_edge.lowering.register_arrays import RegisterArrays
 from tvm_edge.lowering.task_places import TaskPlaces
 from tvm_edge.lowering.transpose_tiles import TransposeTiles
 from tvm_edge.lowering.tvm_passes import lowering_passes, register_pipeline
+from tvm_edge.lowering.vector_elements import VectorElements
 
 __all__ = ["CPU", "PASSES", "register"]
 
 CPU = "tvm_edge.cpu"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
-PASSES = lowering_passes(loops=[TransposeTiles()], arrays=[RegisterArrays(), TaskPlaces()])
+PASSES = lowering_passes(
+    loops=[TransposeTiles()],
+    elements=[VectorElements(), HalfLoads()],
+    arrays=[RegisterArrays(), TaskPlaces()],
+)
 """Passes down to functions of the host and of the device, which are finished apart."""
 
 

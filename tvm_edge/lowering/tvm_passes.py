@@ -29,6 +29,7 @@ __all__ = ["lowering_passes", "register_pipeline"]
 def lowering_passes(
     *,
     loops: Sequence[tvm.transform.Pass] = (),
+    elements: Sequence[tvm.transform.Pass] = (),
     arrays: Sequence[tvm.transform.Pass] = (),
     kernels: Sequence[tvm.transform.Pass] = (),
 ) -> list[tvm.transform.Pass]:
@@ -38,6 +39,8 @@ def lowering_passes(
     ----------
     loops : sequence of Pass
         For loops whose remainders have been split off, before they become vectors.
+    elements : sequence of Pass
+        For unrolled loops, before indices they share get names.
     arrays : sequence of Pass
         For arrays of unrolled loops.
     kernels : sequence of Pass
@@ -80,6 +83,7 @@ def lowering_passes(
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
+        *elements,
         tirx.transform.CommonSubexprElim(),
         *arrays,
         tirx.transform.FP8ComputeLegalize(),

@@ -41,7 +41,13 @@ from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
 from tvm_edge.tuning.repeat_convolution import repeat_convolution
 from tvm_edge.tuning.tunable import layout_graph_of
 
-__all__ = ["Exported", "Shared", "build_candidate", "export_candidate"]
+__all__ = [
+    "Exported",
+    "Shared",
+    "build_candidate",
+    "convolution_function",
+    "export_candidate",
+]
 
 # On a GPU: copies of the convolution in the model, each with filters of its own. A run costs the
 # host some 30 µs: of kernels of 2 µs, replayed as a CUDA graph, so many are needed that the host's
@@ -159,7 +165,7 @@ def _kernel(
     workload: ConvWorkload, config: ConvConfig, resolved: ResolvedTarget
 ) -> tuple[Any, tuple[tuple[int, ...], ...]]:
     """Return code with one function, ``candidate``, and the shapes of its arguments."""
-    func, shapes = _function(workload, config)
+    func, shapes = convolution_function(workload, config)
     scheduled = cpu.schedule(func, resolved.spec).func.with_attr("global_symbol", "candidate")
     module = tvm.IRModule({"candidate": scheduled})
     return tvm.compile(module, target=resolved.target), shapes
@@ -204,7 +210,7 @@ def _packed(image: np.ndarray, block: int) -> np.ndarray:
     return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
 
 
-def _function(
+def convolution_function(
     workload: ConvWorkload, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
     """Return a convolution with its epilogue, and the shapes of its arguments."""

@@ -1,0 +1,1 @@
+"""Kernels for Arm CPUs, counted in cycles without a board."""

@@ -1,0 +1,167 @@
+"""Cycles of dense convolutions on Arm cores beside the issue limit of their multiply-adds.
+
+Nothing runs: kernels of the zoo's convolutions are compiled for each core, and llvm-mca and the
+limits of Arm's optimisation guides count their inner loops (:mod:`benchmarks.arm_mca.cores`). The
+slower count stands. Convolutions with the same tile, window and strides have the same loops: one of
+each is compiled. ``held`` is the share of a kernel's multiply-adds that the loops hold. The part of
+the limit is a mean over whole and incomplete tiles by their work. Instructions for a multiply-add
+are those of the kernel: reduction, epilogue, copies for padding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arm_mca.assembly import Code
+from benchmarks.arm_mca.cores import CORES, find_mca
+from benchmarks.arm_mca.kernels import Kernel, dense_kernel
+from benchmarks.arm_mca.zoo_convolutions import zoo_convolutions
+from benchmarks.common.options import Parser, save_json
+from tvm_edge.schedules.conv_workload import ConvWorkload
+
+__all__ = ["measure", "table_lines"]
+
+BARS = {"float32": 0.90, "int8": 0.85}
+"""Least part of the issue limit."""
+
+_HELD = 0.90
+_CORES = {
+    "float32": ("cortex-a55", "cortex-a72", "cortex-a76"),
+    "int8": ("cortex-a55", "cortex-a76"),
+}
+
+
+def measure(kernel: Kernel, core: str, mca: str) -> dict[str, Any]:
+    """Compile a kernel and count the cycles of its loops."""
+    code = Code(kernel.assembly())
+    limit = cycles = held = 0.0
+    loops: list[dict[str, Any]] = []
+    for share, loop in kernel.loops(code):
+        guide, simulated = CORES[core].cycles(loop, mca)
+        own = guide if simulated is None else max(guide, simulated)
+        held += share
+        limit += share * CORES[core].limit(loop) / loop.macs
+        cycles += share * own / loop.macs
+        loops.append(
+            {
+                "share": round(share, 3),
+                "accumulators": loop.accumulators,
+                "macs": loop.macs,
+                "instructions": len(loop.body),
+                "loads": sum(one.loads for one in loop.body),
+                "spills": loop.spills,
+                "limit": CORES[core].limit(loop),
+                "guide": guide,
+                "llvm_mca": simulated,
+                "instructions_per_mac": round(kernel.instructions(code, loop), 2),
+            }
+        )
+    return {
+        "config": asdict(kernel.config),
+        "knobs": asdict(kernel.knobs),
+        "loops": loops,
+        "held": round(held, 3),
+        "of_limit": round(limit / cycles, 3) if cycles else 0.0,
+        "spills": sum(one["spills"] for one in loops),
+        "instructions_per_mac": max((one["instructions_per_mac"] for one in loops), default=0.0),
+    }
+
+
+def _rows(
+    convolutions: Mapping[ConvWorkload, str], core: str, dtype: str, mca: str
+) -> list[dict[str, Any]]:
+    """Return a row for each kind of kernel, of its largest convolution."""
+    kinds: dict[Any, list[tuple[Kernel, str]]] = {}
+    for workload, network in convolutions.items():
+        kernel = dense_kernel(replace(workload, dtype=dtype), core)
+        if kernel is not None:
+            kinds.setdefault(kernel.key, []).append((kernel, network))
+    rows = []
+    for own in kinds.values():
+        kernel, network = max(own, key=lambda one: one[0].workload.macs)
+        row = {"core": core, "network": network, "convolutions": len(own)}
+        rows.append({**row, **asdict(kernel.workload), **measure(kernel, core, mca)})
+    return rows
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a Markdown table: a line for each core and type."""
+    lines = [
+        "| core | type | convolutions | tiles | of the issue limit, worst | mean | reach the bar "
+        "| spills | held, least | instructions for a multiply-add |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for core, dtype in dict.fromkeys((row["core"], row["dtype"]) for row in rows):
+        own = [row for row in rows if (row["core"], row["dtype"]) == (core, dtype)]
+        count = sum(row["convolutions"] for row in own)
+        mean = sum(row["of_limit"] * row["convolutions"] for row in own) / count
+        met = sum(row["of_limit"] >= BARS[dtype] and row["held"] >= _HELD for row in own)
+        per_mac = sorted(row["instructions_per_mac"] for row in own)
+        lines.append(
+            f"| {core} | {dtype} | {count} | {len(own)} "
+            f"| {min(row['of_limit'] for row in own):.0%} | {mean:.0%} "
+            f"| {met} of {len(own)} (>= {BARS[dtype]:.0%}) | {sum(row['spills'] for row in own)} "
+            f"| {min(row['held'] for row in own):.0%} "
+            f"| {per_mac[len(per_mac) // 2]:.2f} ({per_mac[0]:.2f} to {per_mac[-1]:.2f}) |"
+        )
+    return lines
+
+
+def _convolutions(path: Path | None, networks: Sequence[str]) -> dict[ConvWorkload, str]:
+    """Return the convolutions of networks, or those that an earlier run left in its file."""
+    if path is None:
+        return zoo_convolutions(networks)
+    found = {}
+    for row in json.loads(path.read_text(encoding="utf-8"))["convolutions"]:
+        network = row.pop("network")
+        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        found[ConvWorkload(**lists)] = network
+    return found
+
+
+def _worst(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return lines of the kernels that miss their bar."""
+    missed = [row for row in rows if row["of_limit"] < BARS[row["dtype"]] or row["held"] < _HELD]
+    return [
+        f"{row['core']} {row['dtype']} {row['of_limit']:.0%} held {row['held']:.0%}: "
+        f"{row['channels']}x{row['height']}x{row['width']} -> {row['filters']} "
+        f"{row['kernel']} / {row['strides']} {row['config']['algorithm']} "
+        f"tile {row['knobs']['lines']}x{row['knobs']['columns']}x{row['knobs']['blocks']}"
+        for row in sorted(missed, key=lambda row: float(row["of_limit"]))
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Count and print."""
+    from tvm_edge import zoo
+
+    parser = Parser("arm_mca", __doc__)
+    parser.shared(networks=zoo.names(), json=None)
+    parser.add_argument(
+        "--cores", nargs="+", choices=list(CORES), help="(default: those of the bars)"
+    )
+    parser.add_argument("--dtypes", nargs="+", choices=list(_CORES), default=list(_CORES))
+    parser.add_argument(
+        "--convolutions",
+        type=Path,
+        help="file of an earlier run: its convolutions, as the zoo's take ten minutes to build",
+    )
+    options = parser.parse_args(arguments)
+    mca = find_mca()
+    found = _convolutions(options.convolutions, options.networks)
+    rows: list[dict[str, Any]] = []
+    for dtype in options.dtypes:
+        for core in options.cores or _CORES[dtype]:
+            rows += _rows(found, core, dtype, mca)
+            content = {
+                "llvm_mca": Path(mca).name,
+                "convolutions": [{**asdict(w), "network": name} for w, name in found.items()],
+                "rows": rows,
+            }
+            save_json(options.json, content)
+    print("\n".join(table_lines(rows)))
+    print("\n".join(_worst(rows)))

@@ -1,0 +1,130 @@
+"""Kernels for cores with dot products run on the emulator, which has them: results are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import tvm_edge
+from tests.board.board import BOARD, Board
+from tests.onnx_models import make_model, random_input
+from tvm_edge.workflow import quantize
+from tvm_edge.zoo import shapes
+from tvm_edge.zoo.average_precision import mean_average_precision
+
+pytestmark = pytest.mark.board
+
+_CORES = ("cortex-a55", "cortex-a76")
+_PICTURES = 24
+_ON_THE_BOARD = """
+import sys
+import numpy as np
+import tvm_edge
+
+artifact, inputs, outputs = sys.argv[1:]
+model = tvm_edge.load(artifact)
+(name,) = (spec.name for spec in model.inputs)
+found = {}
+for i, value in enumerate(np.load(inputs)["inputs"]):
+    found |= {f"{key}.{i}": each for key, each in model.run({name: value}).items()}
+np.savez(outputs, **found)
+"""
+
+
+@pytest.fixture
+def newer(board: Board) -> Iterator[Board]:
+    """The board with the features of a Cortex-A76."""
+    told = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid"
+    told += " asimdrdm lrcpc dcpop asimddp\n"
+    cpuinfo = board.shared / "cpuinfo"
+    cpuinfo.write_text("".join(f"processor\t: {i}\n{told}\n" for i in range(2)))
+    yield board
+    cpuinfo.unlink()
+
+
+def run_on(
+    board: Board, model: Any, core: str, inputs: np.ndarray, output: str
+) -> list[dict[str, np.ndarray]]:
+    """Compile for a core, and run with each input on the board."""
+    compiled = tvm_edge.compile(model, {**BOARD, "mcpu": core}, tuning_logs=False)
+    rules = [kernel.rule for kernel in compiled.report.kernels]
+    assert any(rule.endswith("int8") for rule in rules) == (output == "int8")
+    path = compiled.export(board.shared / "arm.tvme")
+    given, made = board.shared / "given.npz", board.shared / "made.npz"
+    np.savez(given, inputs=inputs)
+    command = ["python3", "-c", _ON_THE_BOARD, path, given, made]
+    done = board.run(command, environment={"QEMU_CPU": "max"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = np.load(made)
+    keys = [(key.rpartition("."), key) for key in found.files]
+    return [
+        {name: found[key] for (name, _, at), key in keys if int(at) == i}
+        for i in range(len(inputs))
+    ]
+
+
+def network() -> Any:
+    """Dense, strided, depthwise, grouped and pointwise, and three channels."""
+    random = np.random.default_rng(5)
+    shapes_of = {
+        "first": (32, 3, 3, 3),
+        "dense": (40, 32, 3, 3),
+        "own": (40, 1, 3, 3),
+        "strided": (64, 40, 3, 3),
+        "groups": (64, 32, 3, 3),
+        "wide": (72, 64, 1, 1),
+    }
+    weights = {
+        name: (random.standard_normal(shape) / np.prod(shape[1:]) ** 0.5).astype("float32")
+        for name, shape in shapes_of.items()
+    }
+    more: dict[str, dict[str, Any]] = {
+        "first": {"strides": [2, 2]},
+        "own": {"group": 40},
+        "strided": {"strides": [2, 2]},
+        "groups": {"group": 2},
+        "wide": {"pads": [0, 0, 0, 0]},
+    }
+    nodes, last = [], "x"
+    for name in weights:
+        options = {"pads": [1, 1, 1, 1], **more.get(name, {})}
+        nodes.append(helper.make_node("Conv", [last, name], [f"{name}_y"], name, **options))
+        nodes.append(helper.make_node("Relu", [f"{name}_y"], [f"{name}_r"]))
+        last = f"{name}_r"
+    return make_model(nodes, {"x": (1, 3, 45, 38)}, [last], weights)
+
+
+@pytest.mark.parametrize("core", _CORES)
+def test_int8_is_the_same_to_the_bit(newer: Board, core: str) -> None:
+    samples = [{"x": random_input((1, 3, 45, 38), seed)} for seed in range(4)]
+    model = quantize(network(), samples).model
+    inputs = np.stack([sample["x"] for sample in samples])
+    here = tvm_edge.compile(model, "llvm", tuning_logs=False)
+    for found, sample in zip(run_on(newer, model, core, inputs, "int8"), samples, strict=True):
+        (value,), (expected,) = found.values(), here.run(sample).values()
+        assert np.count_nonzero(expected) > expected.size // 10
+        assert np.array_equal(value, expected)
+
+
+@pytest.mark.parametrize("core", _CORES)
+def test_the_detector_in_int8(newer: Board, core: str) -> None:
+    """At most half a point of float32's mean average precision is lost."""
+    calibration = [{"image": shapes.network_input(shapes.draw(i, "train"))} for i in range(32)]
+    model = quantize("zoo:shapes_ssd", calibration).model
+    scenes = [shapes.draw(i, "held-out") for i in range(_PICTURES)]
+    inputs = np.stack([shapes.network_input(scene) for scene in scenes])
+    truth = [(scene.boxes, scene.classes) for scene in scenes]
+
+    def judged(found: list[dict[str, np.ndarray]]) -> float:
+        detections = [(each["boxes"], each["scores"], each["classes"]) for each in found]
+        return mean_average_precision(detections, truth)
+
+    float32 = judged(run_on(newer, "zoo:shapes_ssd", core, inputs, "float32"))
+    int8 = judged(run_on(newer, model, core, inputs, "int8"))
+    print(f"{core}: float32 {float32:.4f}, int8 {int8:.4f}")
+    assert float32 > 0.8
+    assert int8 > float32 - 0.005
