@@ -42,7 +42,7 @@ TEMPLATES = {
     "conv2d.cpu": 1,
     "conv2d.gpu": 1,
     "conv2d.gpu.tensor": 1,
-    "conv2d_int8.cpu": 1,
+    "conv2d_int8.cpu": 2,
     "parallel.cpu": 1,
     "parallel.gpu": 1,
     **dict.fromkeys(map(_of_instruction, GPU_DOT_PRODUCTS), 1),

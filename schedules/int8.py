@@ -4,7 +4,9 @@ An image is ``[N, C/16, H, W, 16]``, one of few channels ``[N, 1, H, W, 4]``. A 
 for 8-bit numbers (``vpdpbusd``, ``sdot``) multiplies four of one operand with four of the other. It
 adds the sum of their products to a lane of int32. So four neighbouring channels of a pixel are
 broadcast, and filters are ``[O/16, C/b, KH, KW, b/4, 16, 4]``. A depthwise convolution has four
-neighbouring pixels of a line in their place, with filters ``[C/16, KH, KW/4, 16, 4]``.
+neighbouring pixels of a line in their place, with filters ``[C/16, KH, S * KW/4, 16, 4]``. Putting
+four pixels of each lane side by side takes longer than to multiply them: `S` neighbouring results
+share them, with filters that are shifted by a column each.
 
 Zero points are no part of this but for the padding, which is made of them.
 """
@@ -32,6 +34,7 @@ __all__ = [
     "image_block",
     "pack_dot_filters",
     "pack_window_filters",
+    "window_shifts",
 ]
 
 CONV2D_INT8 = "conv2d_int8"
@@ -85,12 +88,38 @@ def pack_dot_filters(weights: np.ndarray, block: int, groups: int = 1) -> np.nda
     return np.ascontiguousarray(steps.swapaxes(-1, -2))
 
 
-def pack_window_filters(weights: np.ndarray) -> np.ndarray:
-    """Filters ``[C, 1, KH, KW]`` as ``[C/16, KH, KW/4, 16, 4]``, filled up with zeros."""
+def window_shifts(columns: int, stride: int) -> int:
+    """Return how many neighbouring results of a depthwise convolution share four pixels.
+
+    A power of two, so that tiles and incomplete ones of them begin with the first.
+
+    Parameters
+    ----------
+    columns, stride : int
+        Of the filter.
+    """
+    if stride > 1:
+        return 1
+    spare = ceil(columns / DOT) * DOT - columns
+    return 1 << (spare + 1).bit_length() - 1
+
+
+def pack_window_filters(weights: np.ndarray, stride: int) -> np.ndarray:
+    """Filters ``[C, 1, KH, KW]`` as ``[C/16, KH, S * KW/4, 16, 4]``, filled up with zeros.
+
+    Parameters
+    ----------
+    weights : np.ndarray
+    stride : int
+        Along columns.
+    """
     width = weights.shape[3]
-    fill = ceil(width / DOT) * DOT - width
-    whole = np.pad(weights, [(0, 0), (0, 0), (0, 0), (0, fill)])
-    packed = pack_filters(whole, 1, BLOCK, len(weights))[:, 0, :, :, 0]
+    whole = ceil(width / DOT) * DOT
+    shifted = [
+        np.pad(weights, [(0, 0), (0, 0), (0, 0), (shift, whole - width - shift)])
+        for shift in range(window_shifts(width, stride))
+    ]
+    packed = pack_filters(np.concatenate(shifted, axis=3), 1, BLOCK, len(weights))[:, 0, :, :, 0]
     blocks, lines, columns, lanes = packed.shape
     steps = packed.reshape(blocks, lines, columns // DOT, DOT, lanes)
     return np.ascontiguousarray(steps.swapaxes(-1, -2))
@@ -193,7 +222,8 @@ def depthwise_int8(
         ``[N, C/16, OH, OW, 16]`` of int32.
     """
     batch = image.shape[0]
-    blocks, kernel_h, steps, lanes, dot = (int(dim) for dim in filters.shape)
+    blocks, kernel_h, _, lanes, dot = (int(dim) for dim in filters.shape)
+    steps, shifts = ceil(columns / dot), window_shifts(columns, strides[1])
     top, left, bottom, right = padding
     lines, width = (int(dim) for dim in image.shape[2:4])
     out_h = (lines + top + bottom - dilation * (kernel_h - 1) - 1) // strides[0] + 1
@@ -206,9 +236,11 @@ def depthwise_int8(
     ]
 
     def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
-        line, column = y * strides[0] + ky * dilation, x * strides[1] + step * dot + k
+        first = tirx.floordiv(x, shifts) * shifts * strides[1]
+        line, column = y * strides[0] + ky * dilation, first + step * dot + k
+        own = tirx.floormod(x, shifts) * steps + step
         return te.sum(
-            _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, step, v, k]), axis=axes
+            _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, own, v, k]), axis=axes
         )
 
     return te.compute(

@@ -36,7 +36,7 @@ def blocked_call(
     w = conv.workload
     kernel: Any
     if w.depthwise:
-        packed = pack_window_filters(conv.weights)
+        packed = pack_window_filters(conv.weights, w.strides[1])
         name = DEPTHWISE_INT8
 
         def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:

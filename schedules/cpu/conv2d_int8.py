@@ -19,7 +19,7 @@ from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.cpu.bias_first import begin_with_bias
 from tvm_edge.schedules.cpu.blocked import open_conv
 from tvm_edge.schedules.cpu.blocked_knobs import Tile, stride_of, touched
-from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, DotProduct
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.int8 import CONV2D_INT8
 
@@ -40,7 +40,9 @@ class Conv2dInt8(ScheduleRule):
         size = int8_tile(conv.sch.get(conv.block), padded=conv.stage is not None)
         init, done = conv.begun(conv.knobs(size, spec), spec, 1, vectorize=False)
         schedule_rest(conv.sch, done, spec)
-        return by_dot_products(conv.sch, init, conv.block, conv.epilogue, dot, dot.broadcast())
+        return by_dot_products(
+            conv.sch, init, conv.block, conv.epilogue, dot.lanes, dot.broadcast()
+        )
 
 
 def by_dot_products(
@@ -48,7 +50,7 @@ def by_dot_products(
     init: SBlockRV,
     block: SBlockRV,
     epilogue: SBlockRV,
-    dot: DotProduct,
+    lanes: int,
     intrinsic: str,
 ) -> tirx.PrimFunc:
     """Replace a reduction's two innermost loops, over lanes and products, by instructions.
@@ -57,12 +59,14 @@ def by_dot_products(
     ----------
     init, block, epilogue : SBlockRV
         Of a reduction that is decomposed, and its epilogue.
+    lanes : int
+        Of the instructions.
     intrinsic : str
-        One of those of `dot`.
+        Name of the tensor intrinsic.
     """
     sch.vectorize(sch.get_loops(init)[-1])
     lane = sch.get_loops(block)[-2]
-    vectors, lane = sch.split(lane, factors=[None, dot.lanes])
+    vectors, lane = sch.split(lane, factors=[None, lanes])
     sch.unroll(vectors)
     if constant(get_sblockrealize(sch, block).predicate) != 1:
         # The pixels of an incomplete tile: TVM takes no instruction for a block with a condition.

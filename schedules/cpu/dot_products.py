@@ -48,6 +48,11 @@ class DotProduct:
         dtype = f"int32x{self.lanes}"
         return tirx.call_llvm_pure_intrin(dtype, self.intrinsic, accumulators, *operands)
 
+    @property
+    def window_lanes(self) -> int:
+        """Lanes of :meth:`window`: NEON's are four vectors, which are transposed together."""
+        return _PIXEL if self.lanes == 4 else self.lanes
+
     def window(self) -> str:
         """Name of the intrinsic whose lanes have four pixels of their own, side by side in a line.
 
@@ -69,7 +74,8 @@ _PIXEL = 16
 @functools.cache
 def _register(dot: DotProduct, *, window: bool) -> str:
     name = f"tvm_edge.{'window' if window else 'broadcast'}_{dot.intrinsic}"
-    TensorIntrin.register(name, *(_window(dot) if window else _broadcast(dot)), override=True)
+    made = _window if dot.window_lanes == dot.lanes else _windows
+    TensorIntrin.register(name, *(made(dot) if window else _broadcast(dot)), override=True)
     return name
 
 
@@ -113,18 +119,9 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     return description, implementation
 
 
-def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    lanes, image = dot.lanes, dot.image
-    accumulator_dtype, bytes_ = f"int32x{lanes}", 4 * lanes
-    filters = f"int8x{bytes_}"
-    transposed = [column * lanes + lane for lane in range(lanes) for column in range(4)]
-
-    def side_by_side(pixels: tirx.Buffer) -> tirx.Expr:
-        """Vector with the four pixels of each lane side by side."""
-        if lanes == _PIXEL:  # they are one vector
-            return tirx.Shuffle([pixels.vload([0, 0], f"{image}x{bytes_}")], transposed)
-        rows = [pixels.vload([column, 0], f"{image}x{lanes}") for column in range(4)]
-        return tirx.Shuffle(rows, transposed)
+def _of_window(dot: DotProduct) -> tirx.PrimFunc:
+    """Description of the intrinsics of windows."""
+    lanes, image = dot.window_lanes, dot.image
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -140,6 +137,22 @@ def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                         vi, vk = T.axis.remap("SR", [i, k])
                         C[vi] = C[vi] + T.cast(A[vk, vi], "int32") * T.cast(B[vi, vk], "int32")
 
+    return description
+
+
+def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    lanes, image = dot.lanes, dot.image
+    accumulator_dtype, bytes_ = f"int32x{lanes}", 4 * lanes
+    filters = f"int8x{bytes_}"
+    transposed = [column * lanes + lane for lane in range(lanes) for column in range(4)]
+
+    def side_by_side(pixels: tirx.Buffer) -> tirx.Expr:
+        """Vector with the four pixels of each lane side by side."""
+        if lanes == _PIXEL:  # they are one vector
+            return tirx.Shuffle([pixels.vload([0, 0], f"{image}x{bytes_}")], transposed)
+        rows = [pixels.vload([column, 0], f"{image}x{lanes}") for column in range(4)]
+        return tirx.Shuffle(rows, transposed)
+
     @T.prim_func(s_tir=True)
     def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
         A = T.match_buffer(a, (4, lanes), image, strides=[_PIXEL, 1], offset_factor=1)
@@ -152,4 +165,48 @@ def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                 C.vload([0], accumulator_dtype), side_by_side(A), B.vload([0, 0], filters)
             )
 
-    return description, implementation
+    return _of_window(dot), implementation
+
+
+def _windows(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """Description and implementation for four vectors of the lanes of a pixel."""
+    image, lanes = dot.image, _PIXEL
+
+    def added(C: tirx.Buffer, A: tirx.Buffer, B: tirx.Buffer, first: int) -> tirx.Expr:
+        """Return accumulators of four lanes, with the products of their four pixels."""
+        return dot.added(
+            C.vload([first], "int32x4"),
+            _transposed(A, first, image),
+            B.vload([first, 0], "int8x16"),
+        )
+
+    @T.prim_func(s_tir=True)
+    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (4, lanes), image, strides=[_PIXEL, 1], offset_factor=1)
+        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
+        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4, 0:lanes], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            C[T.ramp(T.int32(0), 1, 4)] = added(C, A, B, 0)
+            C[T.ramp(T.int32(4), 1, 4)] = added(C, A, B, 4)
+            C[T.ramp(T.int32(8), 1, 4)] = added(C, A, B, 8)
+            C[T.ramp(T.int32(12), 1, 4)] = added(C, A, B, 12)
+
+    return _of_window(dot), implementation
+
+
+def _transposed(pixels: tirx.Buffer, first: int, dtype: str) -> tirx.Expr:
+    """Return four pixels of each of four lanes side by side: two rounds of ``zip1``, ``zip2``."""
+    rows = [pixels.vload([column, 0], f"{dtype}x16") for column in range(4)]
+    upper, end = divmod(first // 4, 2)
+    pairs = [_zipped(rows[:2], upper), _zipped(rows[2:], upper)]
+    words = _zipped([tirx.reinterpret("int16x8", pair) for pair in pairs], end)
+    return tirx.reinterpret(f"{dtype}x16", words)
+
+
+def _zipped(vectors: list[tirx.Expr], upper: int) -> tirx.Expr:
+    """Return the elements of two vectors' lower or upper halves in turn."""
+    lanes = int(vectors[0].ty.dtype.lanes)
+    own = range(upper * lanes // 2, (upper + 1) * lanes // 2)
+    return tirx.Shuffle(vectors, [place for at in own for place in (at, lanes + at)])

@@ -15,7 +15,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.blocked_knobs import Tile, candidates, stride_of, touched
 from tvm_edge.schedules.cpu.window_knobs import WindowSize, window_candidates
-from tvm_edge.schedules.int8 import BLOCK, DOT, columns_beyond, image_block
+from tvm_edge.schedules.int8 import BLOCK, DOT, columns_beyond, image_block, window_shifts
 from tvm_edge.schedules.knobs import knobs_as_text
 
 __all__ = ["choose_int8", "int8_configs", "tile_of", "window_of"]
@@ -89,6 +89,7 @@ def window_of(workload: ConvWorkload) -> WindowSize:
         line_bytes=line,
         image_bytes=workload.batch * blocks * height * line,
         padded=any(workload.padding) or beyond > 0,
+        shifts=window_shifts(workload.kernel[1], workload.strides[1]),
     )
 
 

@@ -87,7 +87,13 @@ class Windows:
 
 
 def schedule_windows(
-    sch: Schedule, block: SBlockRV, data: tirx.Buffer, spec: DeviceSpec, *, vectorize: bool = True
+    sch: Schedule,
+    block: SBlockRV,
+    data: tirx.Buffer,
+    spec: DeviceSpec,
+    *,
+    vectorize: bool = True,
+    shifts: int = 1,
 ) -> Windows:
     """Cut a reduction over windows of `data` into tasks and register tiles.
 
@@ -100,10 +106,12 @@ def schedule_windows(
         and maybe over products in a lane.
     vectorize : bool
         Whether lanes are a vector loop, and not the caller's.
+    shifts : int
+        Neighbouring results that read the same pixels.
     """
     stage = isolate(sch, block, data)
     epilogue = epilogue_of(sch, block)
-    size = size_of_windows(sch.get(block), data, padded=stage is not None)
+    size = size_of_windows(sch.get(block), data, padded=stage is not None, shifts=shifts)
     config = sch.get(block).annotations.get(CONFIG)
     knobs = read_knobs(WindowKnobs, str(config)) if config else best_window_knobs(size, spec)
     n, o, y, x, lane, ky, kx, *_ = sch.get_loops(block)
@@ -160,7 +168,9 @@ def _is_block(size: int, spec: DeviceSpec) -> bool:
     return size % spec.lanes() == 0 or (size >= 4 and spec.lanes() % size == 0)
 
 
-def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> WindowSize:
+def size_of_windows(
+    block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool, shifts: int = 1
+) -> WindowSize:
     """The sizes of a reduction over windows of `data`, read off its block."""
     n, o, y, x, v, ky, kx, *_ = (typical(var.dom.extent) for var in block.iter_vars)
     shape = [typical(dim) for dim in data.shape]
@@ -176,4 +186,5 @@ def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> 
         line_bytes=prod(shape[3:]) * nbytes,
         image_bytes=prod(shape) * nbytes,
         padded=padded,
+        shifts=shifts,
     )

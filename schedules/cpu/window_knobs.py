@@ -59,6 +59,8 @@ class WindowSize:
         Of a line of one block, and of the whole image, padded.
     padded : bool
         Whether tasks pad their lines.
+    shifts : int
+        Neighbouring results that read the same pixels: a tile has whole groups of them.
     """
 
     batch: int
@@ -71,6 +73,7 @@ class WindowSize:
     line_bytes: int
     image_bytes: int
     padded: bool
+    shifts: int = 1
 
     @property
     def taps(self) -> int:
@@ -85,7 +88,7 @@ def best_window_knobs(size: WindowSize, spec: DeviceSpec) -> WindowKnobs:
     copy many of them twice: twice as many lines as a window reaches beyond its own are enough.
     """
     lines, stride = size.lines, size.stride
-    columns = min(range(1, _most_columns(size, spec) + 1), key=lambda c: (_row_cost(size, c), -c))
+    columns = min(_columns(size, spec), key=lambda c: (_row_cost(size, c), -c))
     beyond = max(size.window[0] - stride, 0)
     held = spec.l1_cache // 3 // size.line_bytes - beyond  # lines of the image
     fits = [d for d in divisors(lines) if d * stride <= held]
@@ -106,7 +109,7 @@ def window_candidates(size: WindowSize, spec: DeviceSpec) -> list[WindowKnobs]:
     best = best_window_knobs(size, spec)
     found = [
         WindowKnobs(columns, lines, order)
-        for columns in range(1, _most_columns(size, spec) + 1)
+        for columns in _columns(size, spec)
         for lines in divisors(size.lines)
         # Tasks of all lines are the same in either order.
         for order in (("lines", "blocks") if lines < size.lines else ("blocks",))
@@ -123,12 +126,19 @@ def window_candidates(size: WindowSize, spec: DeviceSpec) -> list[WindowKnobs]:
     return sorted(found, key=unlike)
 
 
-def _most_columns(size: WindowSize, spec: DeviceSpec) -> int:
-    """Most columns of a tile; the taps stay in registers beside the accumulators if they fit."""
+def _columns(size: WindowSize, spec: DeviceSpec) -> list[int]:
+    """Columns of a tile: whole groups of those that share pixels, or all.
+
+    The taps stay in registers beside the accumulators if they fit.
+    """
     vectors = max(1, size.lanes // spec.lanes())
     taps = min(size.taps, spec.vector_registers // 3)
-    room = (spec.vector_registers - taps - 2) // vectors
-    return max(1, min(size.columns, _MAX_COLUMNS, room))
+    # Where a pixel of 8-bit numbers has several accumulators, its lanes' pixels are registers too.
+    held = 2 * vectors if vectors > 2 else 0
+    room = (spec.vector_registers - taps - held - 2) // vectors
+    most = min(size.columns, max(size.shifts, min(_MAX_COLUMNS, room)))
+    groups = list(range(size.shifts, most + 1, size.shifts))
+    return groups if most < size.columns or most in groups else [*groups, most]
 
 
 def _row_cost(size: WindowSize, columns: int) -> int:

@@ -18,6 +18,7 @@ from tvm_edge.schedules.int8 import (
     image_block,
     pack_dot_filters,
     pack_window_filters,
+    window_shifts,
 )
 from tvm_edge.tuning.conv_problem import rounding_of
 
@@ -39,7 +40,7 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
     channels = filled(w.channels, depth) // depth
     image = te.placeholder((w.batch, channels, w.height, w.width, depth), w.dtype, "image")
     if w.depthwise:
-        steps = ceil(w.kernel[1] / DOT)
+        steps = ceil(w.kernel[1] / DOT) * window_shifts(w.kernel[1], w.strides[1])
         filters = te.placeholder((blocks, w.kernel[0], steps, BLOCK, DOT), "int8", "filters")
         accumulators = depthwise_int8(
             image,
@@ -70,5 +71,5 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
 def packed_int8_filters(workload: ConvWorkload, filters: np.ndarray) -> np.ndarray:
     """Pack filters ``[O, C/groups, KH, KW]`` as the kernel takes them."""
     if workload.depthwise:
-        return pack_window_filters(filters)
+        return pack_window_filters(filters, workload.strides[1])
     return pack_dot_filters(filters, image_block(workload), workload.groups)

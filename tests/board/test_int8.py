@@ -1,0 +1,59 @@
+"""Kernels of 8-bit numbers on the emulated board, held to have dot products: sums are NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.board.board import BOARD, Board
+from tests.schedules.test_int8 import SDOT, WORKLOADS, Case, case
+from tvm_edge.lowering import cpu_pipeline
+from tvm_edge.lowering.linker import find_linker
+from tvm_edge.schedules.cpu import schedule
+from tvm_edge.schedules.int8 import BLOCK
+
+pytestmark = pytest.mark.board
+
+ON_THE_BOARD = """
+import sys
+import numpy as np
+import tvm
+
+library, inputs, outputs = sys.argv[1:]
+module = tvm.runtime.load_module(library)
+arrays = np.load(inputs)
+found = {}
+for name in sorted({key.split(".")[0] for key in arrays}):
+    tensors = [tvm.runtime.tensor(arrays[f"{name}.{i}"]) for i in range(3)]
+    module[name](*tensors)
+    found[name] = tensors[-1].numpy()
+np.savez(outputs, **found)
+"""
+
+
+def test_sums_are_exact(board: Board) -> None:
+    made: dict[str, Case] = {}
+    for name, workload in WORKLOADS.items():
+        made[name] = case(workload, "int8")
+    functions = {
+        name: schedule(own.func, SDOT).func.with_attr("global_symbol", name)
+        for name, own in made.items()
+    }
+    cpu_pipeline.register()
+    target = tvm.target.Target({**BOARD, "mattr": ["+neon", "+dotprod"]})
+    with target:
+        built = tvm.tirx.build(tvm.IRModule(functions), target=target, pipeline=cpu_pipeline.CPU)
+    library = board.shared / "kernels.so"
+    built.export_library(str(library), fcompile=find_linker("aarch64"))
+    inputs, outputs = board.shared / "inputs.npz", board.shared / "outputs.npz"
+    named = {f"{name}.{i}": a for name, own in made.items() for i, a in enumerate(own.arrays)}
+    np.savez(inputs, **named)
+    command = ["python3", "-c", ON_THE_BOARD, library, inputs, outputs]
+    done = board.run(command, environment={"QEMU_CPU": "max"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = np.load(outputs)
+    for name, own in made.items():
+        count = own.expected.shape[1] * BLOCK
+        real = np.arange(count).reshape(1, -1, 1, 1, BLOCK) < WORKLOADS[name].filters
+        assert np.array_equal(np.where(real, found[name], 0), np.where(real, own.expected, 0)), name
