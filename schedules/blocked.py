@@ -19,7 +19,7 @@ from tvm import sym, te, tirx, topi
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
-from tvm_edge.schedules.taps import REACH, read_reaches
+from tvm_edge.schedules.taps import CHANNELS, REACH, read_reaches
 
 __all__ = [
     "CONV2D",
@@ -200,6 +200,7 @@ def conv2d(
     groups: int = 1,
     config: str = "",
     reach: str = "",
+    channels: int = 0,
 ) -> te.Tensor:
     """Convolve a blocked image with packed filters.
 
@@ -219,6 +220,8 @@ def conv2d(
     reach : str
         Where taps in the padding are skipped (:func:`tvm_edge.schedules.taps.reaches`): of the
         padding only a part is stored.
+    channels : int
+        Those of the image, where zeros fill its last block up; 0: all.
 
     Returns
     -------
@@ -237,6 +240,8 @@ def conv2d(
     attrs = {CONFIG: config} if config else {}
     if reach:
         attrs[REACH] = reach
+    if channels % block and groups == 1:
+        attrs[CHANNELS] = channels
     shape = (batch, blocks, out_h, out_w, lanes)
 
     def line(y: tirx.Expr) -> tirx.Expr:

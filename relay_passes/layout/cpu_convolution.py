@@ -65,7 +65,8 @@ class CpuConvolutions:
             )
             windows = (workload.strides, workload.padding, workload.dilation, workload.groups)
             fixed = static_shape(image.ty) is not None
-            options = [*windows, config.knobs, reaches(workload) if fixed else ""]
+            reach = reaches(workload) if fixed else ""
+            options = [*windows, config.knobs, reach, workload.channels]
             name = DEPTHWISE if workload.depthwise else CONV2D
             attrs = None
         filters = const(packed, "float32")

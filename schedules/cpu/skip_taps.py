@@ -16,8 +16,8 @@ from tvm_edge.schedules.taps import CHANNELS, PHASES, REACH, Reach, read_reaches
 
 __all__ = ["skip_taps"]
 
-# Axes of a blocked convolution: lines, blocks of the image, taps along lines, channels of a block.
-_LINES, _BLOCK, _TAPS, _CHANNEL = 2, 5, 6, 8
+_LINES, _TAPS = 2, 6  # axes of a blocked convolution; columns follow
+_BLOCK, _CHANNEL = -4, -1  # of the image; lines and columns may be one axis
 
 
 def skip_taps(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -52,14 +52,16 @@ def _conditions(
     node: s_tir.SBlockRealize, loops: Sequence[tirx.For]
 ) -> Iterator[tuple[tirx.Var, tirx.Expr]]:
     """Yield loops over taps, and when they have something to do."""
-    annotations = node.block.annotations
-    # The rest of a function and the initialisation say nothing, or have no taps.
-    if not (REACH in annotations or PHASES in annotations) or len(node.block.iter_vars) <= _TAPS:
+    annotations, kinds = node.block.annotations, [var.iter_type for var in node.block.iter_vars]
+    # The rest of a function says nothing, and the initialisation has nothing to reduce.
+    if tirx.IterVar.CommReduce not in kinds[_CHANNEL:]:
         return
     if any(constant(loop.extent) is None for loop in loops):
         return  # of a condition on 64-bit loops TVM narrows one side to 32 bits
     if CHANNELS in annotations:
         yield from _there(node, loops, int(annotations[CHANNELS]))
+    if not (REACH in annotations or PHASES in annotations):
+        return
     for axis in (0, 1):
         tap = node.iter_values[_TAPS + axis]
         around = [loop for loop in loops if uses(tap, loop.loop_var)]

@@ -87,6 +87,10 @@ def test_channels_that_fill_a_block_up_are_skipped(channels: int) -> None:
     result = conv2d_transposed(image, filters, conv)
     done = schedule(te.create_prim_func([image, filters, result]), AVX512)
     assert len(nodes_in(done.func, tirx.IfThenElse)) == (channels == 24)
+    filters = te.placeholder((1, 2, 3, 1, 16, 16), name="filters")
+    result = conv2d(image, filters, (1, 1), (0, 0, 0, 0), (1, 1), channels=channels)
+    done = schedule(te.create_prim_func([image, filters, result]), AVX512)
+    assert len(nodes_in(done.func, tirx.IfThenElse)) == (channels == 24)
 
 
 def test_tiles_stay_within_the_padding() -> None:
