@@ -63,8 +63,9 @@ register(
 register("relax.where", gpu=PERFORMS, float16=FOLLOWS, flops=no_flops)
 register(
     *relax_names(
-        "abs clip exp negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.silu round sigmoid "
-        "sqrt tanh"
+        "abs atan ceil clip cos cosh erf exp floor log negative nn.gelu nn.gelu_tanh nn.leakyrelu "
+        "nn.relu nn.selu nn.silu nn.softplus round rsqrt sigmoid sign sin sinh sqrt square tan "
+        "tanh trunc"
     ),
     blocks="unary",
 )
