@@ -237,7 +237,7 @@ def conv2d(
     out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])
     ky = te.reduce_axis((0, kernel_h), name="ky")
     kx = te.reduce_axis((0, kernel_w), name="kx")
-    attrs = {CONFIG: config} if config else {}
+    attrs: dict[str, Any] = {CONFIG: config} if config else {}
     if reach:
         attrs[REACH] = reach
     if channels % block and groups == 1:
