@@ -25,7 +25,12 @@ from tvm_edge.schedules.cpu.loops import (
 )
 from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
-from tvm_edge.schedules.cpu.window_knobs import WindowKnobs, WindowSize, best_window_knobs
+from tvm_edge.schedules.cpu.window_knobs import (
+    WindowKnobs,
+    WindowSize,
+    best_window_knobs,
+    holds_taps,
+)
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse, isolate
 from tvm_edge.schedules.typical import typical
@@ -129,7 +134,8 @@ def schedule_windows(
         sch.parallel(task)
     if vectorize:
         sch.vectorize(lane)
-    for loop in (*((ky, kx) if size.taps <= _MAX_TAPS else ()), column):
+    taps = (ky, kx) if holds_taps(size, spec) else (kx,)
+    for loop in (*(taps if size.taps <= _MAX_TAPS else ()), column):
         sch.unroll(loop)
     sch.reverse_compute_at(epilogue, columns, preserve_unit_loops=True)
     column, lane = sch.get_loops(epilogue)[-2:]

@@ -12,7 +12,7 @@ from typing import Literal
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors
 
-__all__ = ["WindowKnobs", "WindowSize", "best_window_knobs", "window_candidates"]
+__all__ = ["WindowKnobs", "WindowSize", "best_window_knobs", "holds_taps", "window_candidates"]
 
 _MAX_COLUMNS = 8
 
@@ -126,6 +126,15 @@ def window_candidates(size: WindowSize, spec: DeviceSpec) -> list[WindowKnobs]:
     return sorted(found, key=unlike)
 
 
+def holds_taps(size: WindowSize, spec: DeviceSpec) -> bool:
+    """Return whether taps stay in registers; if not, the lines of a window are a loop.
+
+    16 channels of 8-bit numbers have four accumulators of NEON. Their pixels, those half transposed
+    and the taps of a step are four registers each: with all taps unrolled LLVM ran out of them.
+    """
+    return size.lanes <= 2 * spec.lanes()
+
+
 def _columns(size: WindowSize, spec: DeviceSpec) -> list[int]:
     """Columns of a tile: whole groups of those that share pixels, or all.
 
@@ -133,9 +142,8 @@ def _columns(size: WindowSize, spec: DeviceSpec) -> list[int]:
     """
     vectors = max(1, size.lanes // spec.lanes())
     taps = min(size.taps, spec.vector_registers // 3)
-    # Where a pixel of 8-bit numbers has several accumulators, its lanes' pixels are registers too.
-    held = 2 * vectors if vectors > 2 else 0
-    room = (spec.vector_registers - taps - held - 2) // vectors
+    beside = taps if holds_taps(size, spec) else 3 * vectors
+    room = (spec.vector_registers - beside - 2) // vectors
     most = min(size.columns, max(size.shifts, min(_MAX_COLUMNS, room)))
     groups = list(range(size.shifts, most + 1, size.shifts))
     return groups if most < size.columns or most in groups else [*groups, most]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm import s_tir, te
 
 from tests.schedules.harness import AVX2, AVX512, NEON, SWEEP, call
 from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -207,7 +209,10 @@ def test_without_an_instruction_or_blocks_there_is_no_choice() -> None:
 
 def assembly(made: Case, spec: DeviceSpec, target: dict[str, Any]) -> str:
     func = schedule(made.func, spec).func.with_attr("global_symbol", "main")
-    return str(tvm.compile(func, target=tvm.target.Target(target)).mod.inspect_source("asm"))
+    cpu_pipeline.register()
+    with tvm.target.Target(target) as own:
+        built = tvm.tirx.build(tvm.IRModule({"main": func}), own, pipeline=cpu_pipeline.CPU)
+    return str(built.inspect_source("asm"))
 
 
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
@@ -239,12 +244,14 @@ def test_the_code_has_the_instruction(
 
 @pytest.mark.parametrize("name", ["depthwise", "square"])
 def test_neon_transposes_pixels_once_for_results_that_share_them(name: str) -> None:
-    """Two rounds of zips for four vectors; nothing goes through general registers."""
+    """Two rounds of zips for four vectors; nothing goes through general registers or the stack."""
     even = replace(WORKLOADS[name], width=12)
     text = assembly(case(even, "int8"), SDOT, ARM | {"mattr": ["+neon", "+dotprod"]})
     zips = text.count("\tzip1\t") + text.count("\tzip2\t")
     assert 0 < zips < text.count("\tsdot\t")
     assert "\tumov\t" not in text and "\ttbl\t" not in text
+    blocks = [block for block in re.split(r"\n\.LBB\w+:|\tb\.", text) if "\tsdot\t" in block]
+    assert len(blocks) == 1 and not re.search(r"\tq\d+, .*\[sp", blocks[0])
 
 
 @pytest.mark.parametrize(
