@@ -35,6 +35,7 @@ __all__ = [
     "pack_image",
     "pad_image",
     "repack_image",
+    "staged",
     "unpack_image",
 ]
 
@@ -182,6 +183,16 @@ def pad_image(image: te.Tensor, padding: Sequence[int], zero: int = 0) -> te.Ten
     return topi.nn.pad(image, before, after, tirx.const(zero, image.dtype), name="padded")
 
 
+def staged(image: te.Tensor, padded: te.Tensor) -> te.Tensor:
+    """Return what a convolution reads: of an image of float16 a copy, padded or not.
+
+    A copy is widened to float32 in vectors, once; the convolution broadcasts element by element.
+    """
+    if image.dtype != "float16" or not padded.same_as(image):
+        return padded
+    return te.compute(image.shape, lambda *i: image(*i), name="widened")
+
+
 def _stored_padding(padding: Sequence[int], reach: str) -> tuple[Sequence[int], tuple[int, int]]:
     """Return the padding that is stored, and the lines and columns before it that are not."""
     if not reach:
@@ -232,7 +243,7 @@ def conv2d(
     blocks, depth, kernel_h, kernel_w, block, lanes = (int(dim) for dim in filters.shape)
     lines, columns = map(number_or_length, image.shape[2:4])
     stored, ahead = _stored_padding(padding, reach)
-    padded = pad_image(image, stored)
+    padded = staged(image, pad_image(image, stored))
     out_h = outputs(lines + padding[0] + padding[2], kernel_h, strides[0], dilation[0])
     out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])
     ky = te.reduce_axis((0, kernel_h), name="ky")

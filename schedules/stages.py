@@ -34,6 +34,7 @@ __all__ = [
     "fuse",
     "fuse_axes",
     "fuse_lines",
+    "fuse_stage",
     "isolate",
     "open_contraction",
     "open_reduction",
@@ -217,16 +218,32 @@ def axis_map(block: s_tir.SBlock, rank: int, mapping: Mapping) -> tirx.IndexMap:
 def fuse_axes(sch: Schedule, block: SBlockRV, epilogue: SBlockRV, first: int) -> None:
     """Fuse axis `first` of a reduction's result with the next one, in it and in its epilogue."""
     width = constant(sch.get(block).iter_vars[first + 1].dom.extent)
-
-    def fused(v: list[tirx.Expr]) -> list[tirx.Expr]:
-        return [*v[:first], v[first] * width + v[first + 1], *v[first + 2 :]]
-
     for which in (block, epilogue):
-        stmt = sch.get(which)
-        sch.transform_block_layout(which, axis_map(stmt, len(stmt.iter_vars), fused))
+        _fuse_axis(sch, which, first, width)
+    _fuse_dimension(sch, block, first, width)
+
+
+def fuse_stage(sch: Schedule, stage: SBlockRV, first: int) -> None:
+    """Fuse axis `first` of a stage before a reduction with the next one, in its result as well."""
+    width = constant(sch.get(stage).iter_vars[first + 1].dom.extent)
+    _fuse_axis(sch, stage, first, width)
+    _fuse_dimension(sch, stage, first, width)
+
+
+def _fuse_axis(sch: Schedule, block: SBlockRV, first: int, width: int | None) -> None:
     stmt = sch.get(block)
-    rank = len(stmt.writes[0].source.shape)
-    sch.transform_layout(block, ("write", 0), axis_map(stmt, rank, fused))
+    mapping = axis_map(stmt, len(stmt.iter_vars), _fused(first, width))
+    sch.transform_block_layout(block, mapping)
+
+
+def _fuse_dimension(sch: Schedule, block: SBlockRV, first: int, width: int | None) -> None:
+    stmt = sch.get(block)
+    mapping = axis_map(stmt, len(stmt.writes[0].source.shape), _fused(first, width))
+    sch.transform_layout(block, ("write", 0), mapping)
+
+
+def _fused(first: int, width: int | None) -> Mapping:
+    return lambda v: [*v[:first], v[first] * width + v[first + 1], *v[first + 2 :]]
 
 
 def fuse_lines(

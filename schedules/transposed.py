@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from tvm_edge.schedules.blocked import CONV2D, number_or_length, pack_filters, pad_image
+from tvm_edge.schedules.blocked import (
+    CONV2D,
+    number_or_length,
+    pack_filters,
+    pad_image,
+    staged,
+)
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.taps import CHANNELS, PHASES
 
@@ -182,7 +188,8 @@ def conv2d_transposed(image: te.Tensor, filters: te.Tensor, conv: TransposedConv
     lines, columns = conv.lines, conv.columns
     batch, _, *size, _ = map(number_or_length, image.shape)
     phases, blocks, depth, taps_y, taps_x, block, lanes = map(int, filters.shape)
-    padded = pad_image(image, (lines.before, columns.before, lines.after, columns.after))
+    padding = (lines.before, columns.before, lines.after, columns.after)
+    padded = staged(image, pad_image(image, padding))
     ky, kx = (te.reduce_axis((0, n), name=k) for n, k in ((taps_y, "ky"), (taps_x, "kx")))
     co, ci = (te.reduce_axis((0, n), name=c) for n, c in ((depth, "co"), (block, "ci")))
 

@@ -237,8 +237,7 @@ def test_without_networkx_the_message_names_the_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ({"precision": "float16"}, "is of GPUs"),
-        ({"precision": "mixed"}, "is of GPUs"),
+        ({"precision": "tf32"}, "tensor cores"),
         ({"precision_exceptions": ["Conv"]}, "use precision='mixed' or 'float16'"),
         ({"precision_exceptions": "Conv"}, "use a list"),
         ({"precision": "flaot32"}, "did you mean 'float32'"),

@@ -68,7 +68,10 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def compare_outputs(
-    actual: Mapping[str, Any], expected: Mapping[str, Any], path: Path
+    actual: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    path: Path,
+    tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
     """Compare one run's outputs: numbers by their error, detections one to one.
 
@@ -77,6 +80,8 @@ def compare_outputs(
     actual, expected : mapping of str to np.ndarray
     path : Path
         The ONNX model, which knows the detections' threshold.
+    tolerance : float
+        Error that is allowed.
 
     Returns
     -------
@@ -92,7 +97,7 @@ def compare_outputs(
         if value.dtype == np.float32 and not tensor.startswith("detection")
     ]
     error = max(relative_error(actual[tensor], expected[tensor]) for tensor in dense)
-    result: dict[str, Any] = {"error": error, "right": bool(error <= TOLERANCE)}
+    result: dict[str, Any] = {"error": error, "right": bool(error <= tolerance)}
     if "detection_boxes" in expected:
         found = compare_detections(
             dict(actual), dict(expected), score_threshold=_score_threshold(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from benchmarks.common.correctness import load_expected, load_inputs
 from benchmarks.common.onnx_runtime import Run
 
-__all__ = ["CONVERTED", "convert"]
+__all__ = ["CONVERTED", "LOW_CONVERTED", "convert"]
 
 _PNNX_TYPES = {"float32": "", "int64": "i64", "int32": "i32"}
 
@@ -29,6 +30,7 @@ def convert(peer: str, name: str, folder: Path) -> dict[str, Any]:
     RuntimeError
         The converter failed, or ended without a file.
     """
+    peer = peer.partition("-")[0]
     made = folder / f"{name}.{'ncnn.param' if peer == 'ncnn' else 'mnn'}"
     if made.exists():
         return {}
@@ -54,14 +56,14 @@ def convert(peer: str, name: str, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _load_ncnn(name: str, threads: int, folder: Path) -> Run:
-    """A function that runs the network in ncnn, in float32 as the others."""
+def _load_ncnn(name: str, threads: int, folder: Path, *, low: bool = False) -> Run:
+    """A function that runs the network in ncnn, in float16 if `low` and ncnn can."""
     import ncnn
 
     net = ncnn.Net()
     net.opt.num_threads = threads
     for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic"):
-        setattr(net.opt, option, False)
+        setattr(net.opt, option, low)
     # It says what it lacks on its error output, and would run into it.
     if net.load_param(str(folder / f"{name}.ncnn.param")):
         raise RuntimeError("ncnn lacks a layer of the converted file")
@@ -88,12 +90,12 @@ def _load_ncnn(name: str, threads: int, folder: Path) -> Run:
     return run
 
 
-def _load_mnn(name: str, threads: int, folder: Path) -> Run:
-    """A function that runs the network in MNN, in float32 as the others."""
+def _load_mnn(name: str, threads: int, folder: Path, *, low: bool = False) -> Run:
+    """A function that runs the network in MNN, in its precision ``low`` if asked for."""
     from MNN import expr, nn
 
     given, expected = list(load_inputs(name, folder)), load_expected(name, folder)
-    config = {"backend": 0, "numThread": threads, "precision": "high"}
+    config = {"backend": 0, "numThread": threads, "precision": "low" if low else "high"}
     manager = nn.create_runtime_manager((config,))
     path = str(folder / f"{name}.mnn")
     net = nn.load_module_from_file(path, given, list(expected), runtime_manager=manager)
@@ -114,5 +116,13 @@ def _load_mnn(name: str, threads: int, folder: Path) -> Run:
     return run
 
 
-CONVERTED: Mapping[str, Callable[[str, int, Path], Run]] = {"ncnn": _load_ncnn, "mnn": _load_mnn}
+LOW_CONVERTED = ("ncnn-low", "mnn-low")
+"""Those in a lower precision."""
+
+CONVERTED: Mapping[str, Callable[[str, int, Path], Run]] = {
+    "ncnn": _load_ncnn,
+    "mnn": _load_mnn,
+    "ncnn-low": partial(_load_ncnn, low=True),
+    "mnn-low": partial(_load_mnn, low=True),
+}
 """Loader of each of them, for the file that :func:`convert` wrote."""

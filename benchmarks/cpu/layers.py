@@ -121,9 +121,8 @@ def _measure(
     runtimes: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in options.runtimes}
     failures: dict[str, str] = {}
     if "tvm-edge" in runtimes:
-        compiled = run_child(
-            __name__, "compile", name, "heuristic", "llvm", options.threads, folder
-        )
+        how = ("heuristic", "llvm", options.threads, "float32")
+        compiled = run_child(__name__, "compile", name, *how, folder)
         if "failed" in compiled:
             failures["tvm-edge"] = compiled["failed"]
     for _ in range(options.rounds):

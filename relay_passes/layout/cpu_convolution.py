@@ -69,9 +69,10 @@ class CpuConvolutions:
             options = [*windows, config.knobs, reach, workload.channels]
             name = DEPTHWISE if workload.depthwise else CONV2D
             attrs = None
-        filters = const(packed, "float32")
+        dtype = str(packed.dtype)
+        filters = const(packed, dtype)
         shape = static_shape(image.ty)
-        key = (workload, config, shape)
+        key = (workload, config, shape, dtype)
         known = self._known.get(key)
         if known is not None and shape is not None:
             operands = relax.Tuple([image, filters])
@@ -92,7 +93,7 @@ class CpuConvolutions:
         return self._builder.call_te(
             lambda image, filters: conv2d_transposed(image, filters, conv),
             image,
-            const(pack_phases(weights, conv, depth, block), "float32"),
+            const(pack_phases(weights, conv, depth, block), str(weights.dtype)),
             primfunc_name_hint="conv2d_transposed",
             # Of several stages TVM would not say itself that others fuse with them.
             primfunc_attrs={"op_pattern": 4},

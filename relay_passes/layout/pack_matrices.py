@@ -77,15 +77,16 @@ class _Packer(PyExprMutator):
         kept = streamed_constant(bound)
         matrix = constant_of(weight if kept is None else kept)
         shape = lengths_of(op.args[0].ty)
-        if matrix is None or matrix.ndim != 2 or matrix.dtype != np.float32:
+        if matrix is None or matrix.ndim != 2 or matrix.dtype not in (np.float32, np.float16):
             return op
-        if shape is None or len(shape) < 2 or str(op.args[0].ty.dtype) != "float32":
+        dtype = str(matrix.dtype)
+        if shape is None or len(shape) < 2 or str(op.args[0].ty.dtype) != dtype:
             return op
         columns, rows = matrix.shape[1], _rows(shape)
         if columns < self._spec.lanes() or not (rows is None or rows >= _FEWEST):
             return op
         panels: relax.Expr = const(
-            pack_matrix(matrix, panel_width(rows, columns, self._spec)), "float32"
+            pack_matrix(matrix, panel_width(rows, columns, self._spec)), dtype
         )
         if kept is not None:
             panels = self.builder_.emit(streamed(panels, vdevice_of(weight.ty)))

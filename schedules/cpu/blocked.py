@@ -32,7 +32,14 @@ from tvm_edge.schedules.cpu.loops import (
 from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
-from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
+from tvm_edge.schedules.stages import (
+    epilogue_of,
+    fuse,
+    fuse_axes,
+    fuse_stage,
+    isolate,
+    open_reduction,
+)
 from tvm_edge.schedules.taps import PHASES, REACH, read_reaches
 from tvm_edge.schedules.typical import typical
 
@@ -92,6 +99,8 @@ class OpenedConv:
         sch, block = self.sch, self.block
         if knobs.flat:
             fuse_axes(sch, block, self.epilogue, 2)
+            if self.stage is not None:
+                fuse_stage(sch, self.stage, 2)
         own = sch.get_loops(block)
         n, o, *pixels, lane, co, ky, kx, step = own[: len(own) - inner]
         y = None if knobs.flat else pixels[0]
@@ -178,13 +187,14 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         window=(ky, kx),
         strides=strides,
         image_bytes=touched(4 * prod(typical(dim) for dim in image.shape[1:]), (ky, kx), strides),
-        filter_bytes=4 * prod(typical(dim) for dim in filters.shape),
+        filter_bytes=filters.dtype.bits // 8 * prod(typical(dim) for dim in filters.shape),
         lanes=v,
         padded=padded,
         open_lines=open_axes[0],
         open_columns=open_axes[1],
         reach=reach,
         image=pixels,
+        widened=filters.dtype == "float16",
     )
 
 

@@ -82,6 +82,8 @@ class Tile:
         Of lines and columns, where taps in the padding are skipped.
     image : tuple of int
         Lines and columns of the image then.
+    widened : bool
+        Whether filters are stored as float16.
     """
 
     outer: int
@@ -99,6 +101,7 @@ class Tile:
     open_columns: bool = False
     reach: tuple[Reach, Reach] | None = None
     image: tuple[int, int] = (0, 0)
+    widened: bool = False
 
     def takes(self, knobs: Knobs) -> bool:
         """Return whether tiles reach no further into the padding than it is stored."""
@@ -110,7 +113,7 @@ class Tile:
     def flattens(self) -> bool:
         """Return whether lines can be fused with columns."""
         fixed = not (self.open_lines or self.open_columns)
-        return fixed and self.window == (1, 1) and self.strides == (1, 1) and not self.padded
+        return fixed and self.window == (1, 1) and self.strides == (1, 1)
 
 
 def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
@@ -188,17 +191,17 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
             share *= useful_share(length, tile, taps, reach, pixels)
         size = replace(size, steps=ceil(share * size.steps), reach=None)
     full, rest = divmod(size.columns, knobs.columns)
-    row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps, spec)
+    row = full * _tile_cost(knobs.lines * knobs.columns, filters, size, spec)
     if size.open_columns:
         left = _left_cost(rest, knobs, filters, size, spec)
         row += (left + _mean_left(knobs, filters, size, spec)) / 2
     elif rest:
-        row += _tile_cost(knobs.lines * rest, filters, size.steps, spec)
+        row += _tile_cost(knobs.lines * rest, filters, size, spec)
     line_tasks, lines_left = divmod(size.lines, knobs.lines)
     if lines_left and size.open_lines:
         line_tasks, lines_left = line_tasks + 1, 0
     if lines_left:  # the tile is as wide as the image, and a task has all lines
-        row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size.steps, spec)
+        row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size, spec)
         line_tasks = 1
     block_tasks = size.blocks // knobs.blocks
     if knobs.order == "lines" and size.lines == 1:
@@ -231,7 +234,7 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
 def _left_cost(left: int, knobs: Knobs, filters: int, size: Tile, spec: DeviceSpec) -> float:
     """Cost of the pixels that whole tiles leave of an open line, in small tiles."""
     small = small_tile(knobs.columns, filters)
-    return ceil(left / small) * _tile_cost(small, filters, size.steps, spec)
+    return ceil(left / small) * _tile_cost(small, filters, size, spec)
 
 
 def _mean_left(knobs: Knobs, filters: int, size: Tile, spec: DeviceSpec) -> float:
@@ -245,7 +248,7 @@ def _clock(spec: DeviceSpec) -> float:
     return max(spec.peak_gflops / (spec.cores * spec.lanes() * 4), 1.0)
 
 
-def _tile_cost(pixels: int, filters: int, steps: int, spec: DeviceSpec) -> float:
+def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float:
     """Half cycles of a tile: its steps, then its accumulators are initialised and stored."""
     accumulators = pixels * filters
     # Measured: with two blocks and more all tiles that fit the registers reach the same speed;
@@ -254,7 +257,9 @@ def _tile_cost(pixels: int, filters: int, steps: int, spec: DeviceSpec) -> float
     if spec.multiplies_by_element:
         # A vector of each pixel serves four steps. Loads count by the slots that they take.
         step = max(accumulators, _LATENCY) + (filters + pixels / 4) / 4
-    return steps * step + 6 * accumulators
+    if size.widened:
+        step += filters  # an instruction for each vector of them
+    return size.steps * step + 6 * accumulators
 
 
 def touched(nbytes: int, window: tuple[int, int], strides: tuple[int, int]) -> int:

@@ -111,6 +111,7 @@ def product_tile(stmt: s_tir.SBlock) -> Tile:
     frequencies, blocks, tiles, lanes, depth, channels = (
         typical(var.dom.extent) for var in stmt.iter_vars
     )
+    filters = stmt.reads[1].source
     return Tile(
         outer=frequencies,
         blocks=blocks,
@@ -120,10 +121,11 @@ def product_tile(stmt: s_tir.SBlock) -> Tile:
         window=(1, 1),
         strides=(1, 1),
         image_bytes=4 * prod((depth, tiles, channels)),
-        filter_bytes=4 * prod((blocks, depth, channels, lanes)),
+        filter_bytes=filters.dtype.bits // 8 * prod((blocks, depth, channels, lanes)),
         lanes=lanes,
         padded=False,
         open_columns=constant(stmt.iter_vars[2].dom.extent) is None,
+        widened=filters.dtype == "float16",
     )
 
 

@@ -24,6 +24,7 @@ HALVES = ("float16", "mixed")
 MALI = {"target": "mali-t860", "host": "llvm"}
 SILENT = {"kind": "opencl", "max_num_threads": 64}
 """Nobody says that it has float16."""
+NEHALEM = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "nehalem"}
 
 
 def classifier(largest: float = 1.0) -> onnx.ModelProto:
@@ -59,10 +60,12 @@ def compiled(model: onnx.ModelProto | None = None, **options: Any) -> tvm_edge.C
 
 
 @pytest.mark.parametrize(
-    ("target", "precision"), [("llvm", "float16"), ("llvm", "mixed"), (SILENT, "float16")], ids=str
+    ("target", "precision"),
+    [(NEHALEM, "float16"), (NEHALEM, "mixed"), (SILENT, "float16")],
+    ids=str,
 )
 def test_devices_without_float16_are_refused(target: Any, precision: str) -> None:
-    """CPUs, and an OpenCL device of which nobody says that it has float16."""
+    """A CPU without F16C, and an OpenCL device of which nobody says that it has float16."""
     with pytest.raises(InputError) as caught:
         tvm_edge.compile("/no/such/model.onnx", target, precision=precision)
     assert caught.value.name == "precision" and caught.value.got == repr(precision)

@@ -10,7 +10,6 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input
-from tests.workflow import faults
 from tvm_edge.errors import TvmEdgeWarning
 
 MODEL = make_model(
@@ -29,13 +28,12 @@ LOUD = {"x": 100 + random_input((1, 8, 5, 6))}
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> tvm_edge.CompiledModel:
-    faults.float16_on_cpus(monkeypatch)
-    return tvm_edge.compile(MODEL, "llvm", precision="mixed", tuning_logs=False)
+def model() -> tvm_edge.CompiledModel:
+    return tvm_edge.compile(MODEL, "llvm", precision="float16", tuning_logs=False)
 
 
 def test_an_overflow_between_two_layers_is_said(model: tvm_edge.CompiledModel) -> None:
-    said = r"'y' has infinity or NaN.*precision='mixed'.*65,504.*--keep-float32.*compare"
+    said = r"'y' has infinity or NaN.*precision='float16'.*65,504.*--keep-float32.*compare"
     with pytest.warns(TvmEdgeWarning, match=said):
         outputs = model.run(LOUD)
     assert not np.isfinite(outputs["y"]).all()
@@ -53,9 +51,8 @@ def test_what_fits_and_what_is_asked_for_is_not(model: tvm_edge.CompiledModel) -
         whole.run({"x": np.full((1, 8, 5, 6), np.inf, "float32")})
 
 
-def test_an_exception_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults.float16_on_cpus(monkeypatch)
-    options = {"precision": "mixed", "precision_exceptions": ["quiet"], "tuning_logs": False}
+def test_an_exception_mends_it() -> None:
+    options = {"precision": "float16", "precision_exceptions": ["quiet"], "tuning_logs": False}
     mended = tvm_edge.compile(MODEL, "llvm", **options)
     expected = tvm_edge.compile(MODEL, "llvm", tuning_logs=False).run(LOUD)["y"]
     np.testing.assert_allclose(mended.run(LOUD)["y"], expected, rtol=5e-3)

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.compiler import compilation, driver
+from tvm_edge.compiler import driver
 from tvm_edge.compiler.passes import Pipeline
 from tvm_edge.relay_passes.ir.expressions import const, constant_of
 from tvm_edge.schedules import cpu
@@ -73,8 +73,3 @@ def in_pass(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
     passes = (faulty(p) if p.name == name else p for p in driver.PIPELINE.passes)
     monkeypatch.setattr(driver, "PIPELINE", Pipeline(tuple(passes)))
-
-
-def float16_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU store float16, as devices do that calculate in it."""
-    monkeypatch.setattr(compilation, "check_precision", lambda precision, resolved: None)

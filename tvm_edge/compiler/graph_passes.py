@@ -21,6 +21,7 @@ from tvm_edge.compiler.passes import (
 )
 from tvm_edge.compiler.placement import place
 from tvm_edge.compiler.precision_choice import choose_precision
+from tvm_edge.errors import InputError
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.relay_passes.layout.fuse_attention import FuseAttention
 from tvm_edge.relay_passes.layout.pack_matrices import PackMatrices
@@ -71,11 +72,24 @@ def _lower_precision(c: Compilation) -> Compilation:
     if spec.launches_grids and not spec.float16:
         reason = f"{spec.name} does not calculate in float16"
         exceptions = dict.fromkeys(range(len(c.imported.nodes)), reason)
-    elif spec.launches_grids and c.precision == "mixed":
+    elif c.precision == "mixed":
         choice = choose_precision(c.module["main"], c.resolved, exceptions)
         exceptions = {**choice.reasons, **exceptions}
     lowered = lower_precision(c.module, c.resolved.kind, exceptions)
+    if is_quantized(c.imported.module) and "float16" not in lowered.types.values():
+        _refuse_int8(c)
     return replace(c, module=lowered.module, lowered_types=lowered, precision_choice=choice)
+
+
+def _refuse_int8(c: Compilation) -> None:
+    raise InputError(
+        f"precision={c.precision!r} is for float32 products, and those of {c.imported.name} are "
+        "int8; leave precision at 'float32', which keeps them as they are, or compile the model "
+        "that was quantised",
+        name="precision",
+        expected="'float32'",
+        got=repr(c.precision),
+    )
 
 
 def tuning_logs(c: Compilation) -> Any:

@@ -141,8 +141,12 @@ def check_precision(precision: str, resolved: ResolvedTarget) -> None:
 def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
     spec = resolved.spec
     if not spec.launches_grids:
-        what = "is of GPUs in this version"
-        advice = "use target='opencl' or 'cuda' on a GPU with float16"
+        if spec.float16_vectors:
+            return
+        what = "needs a CPU that converts vectors of float16 (x86: F16C, Arm: NEON)"
+        advice = (
+            "use the target of a CPU that has them, such as {'kind': 'llvm', 'mcpu': 'haswell'}"
+        )
     elif spec.float16 or precision == "mixed":  # which is float32 there, and the report says so
         return
     else:

@@ -23,6 +23,8 @@ from tvm_edge.relay_passes.place.label_operators import nodes_of
 from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_product
 from tvm_edge.relay_passes.solvers.minimum_cut import PlacementProblem, Transfer, place_by_cost
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.cpu import algorithm as cpu_algorithm
+from tvm_edge.schedules.cpu import estimate as cpu_estimate
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.estimate import convolution_seconds
 from tvm_edge.schedules.gpu.tensor_space import tensor_config, tensor_objection
@@ -35,6 +37,10 @@ _CONVERSIONS = 1.2
 """Factor of the arithmetic of CUDA kernels that read float16 and have no tensor cores: resnet50_v1
 took 4,075 us in ``mixed`` on 8 multiprocessors of an H200 before tensor cores were used, and 3,432
 in float32."""
+
+_WIDENING = 1.1
+"""Factor of the arithmetic of a CPU's products of matrices that widen float16: an instruction for
+each vector of the matrix, which some ten rows share."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def choose_precision(
     main : relax.Function
         Simplified and placed, operators not legalised yet.
     resolved : ResolvedTarget
-        A GPU that has float16.
+        A device that has float16.
     exceptions : mapping of int to str
         Nodes that stay float32 anyway.
     """
@@ -102,13 +108,11 @@ def _latencies(
     _, call = graph.calls[number - 1]
     if graph.kernel_before(call) is not None:
         return 0.0, 0.0
+    if not spec.launches_grids:
+        return _cpu_latencies(call, spec)
     workload = _workload(call)
     if workload is None:
-        cost = call_cost(call)
-        moved = (cost.input_bytes or 0) + (cost.output_bytes or 0) + cost.weight_bytes
-        product, work = is_product(call), float(cost.flops or 0)
-        half = roofline_us(work * slower, moved / 2, spec, contraction=product)
-        return half, roofline_us(work, moved, spec, contraction=product)
+        return _roofline(call, spec, slower)
     config = choose_config(workload, spec)
     whole = 1e6 * convolution_seconds(workload, config, spec)
     on_tensor_cores = tensor_config(workload, "float16", spec)
@@ -119,6 +123,28 @@ def _latencies(
     made = [tensor for tensor in graph.readers if graph.producer[tensor] == number]
     around = [*graph.reads(call), *made]
     return half + sum(_pass_us(tensor, spec) for tensor in around), whole
+
+
+def _cpu_latencies(call: relax.Call, spec: DeviceSpec) -> tuple[float, float]:
+    """Estimate the same on a CPU, which widens float16 to calculate."""
+    found = conv_workload(call)
+    if found is None:
+        return _roofline(call, spec, _WIDENING)
+    config = cpu_algorithm.choose_config(found[0], spec)
+    half, whole = (
+        1e6 * cpu_estimate.convolution_seconds(found[0], config, spec, widened=widened)
+        for widened in (True, False)
+    )
+    return half, whole
+
+
+def _roofline(call: relax.Call, spec: DeviceSpec, slower: float) -> tuple[float, float]:
+    """Estimate the same from operations, `slower` ones in float16, and bytes."""
+    cost = call_cost(call)
+    moved = (cost.input_bytes or 0) + (cost.output_bytes or 0) + cost.weight_bytes
+    product, work = is_product(call), float(cost.flops or 0)
+    half = roofline_us(work * slower, moved / 2, spec, contraction=product)
+    return half, roofline_us(work, moved, spec, contraction=product)
 
 
 def _workload(call: relax.Call) -> ConvWorkload | None:
@@ -147,7 +173,7 @@ def _pass_us(tensor: Tensor, spec: DeviceSpec) -> float:
 
 
 def _objection(call: relax.Call, spec: DeviceSpec) -> str:
-    workload = _workload(call)
+    workload = _workload(call) if spec.launches_grids else None
     return tensor_objection(workload, "float16", spec) if workload is not None else ""
 
 

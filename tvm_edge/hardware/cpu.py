@@ -73,6 +73,7 @@ def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 
         peak_gflops=cores * clock * (simd_bytes // 4) * 2 * fma_units,
         bandwidth_gbs=10.0 * cores,
         float16="avx512fp16" in features or "fullfp16" in features,
+        float16_vectors=not features.isdisjoint(("f16c", "avx512f", "neon")),
         dot_product=_dot_product(simd_bytes, features),
         byte_tables=simd_bytes == 64 and "avx512vbmi" in features,
     )

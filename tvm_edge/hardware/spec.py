@@ -78,6 +78,9 @@ class DeviceSpec:
         virtual memory), and not just map it to read.
     float16, float64 : bool
         Whether half-precision and double-precision arithmetic are native.
+    float16_vectors : bool
+        Of a CPU: whether one instruction converts a vector between float16 and float32 (x86: F16C
+        or AVX-512, Arm: NEON).
     tensor_cores : bool
         Whether it is an NVIDIA GPU of compute capability 8.0 or newer, reached by CUDA: its tensor
         cores multiply float16 and tf32, and copies to local memory need no registers.
@@ -120,6 +123,7 @@ class DeviceSpec:
     fine_grained_memory: bool = False
     float16: bool = False
     float64: bool = True
+    float16_vectors: bool = False
     tensor_cores: bool = False
     dot_product: Literal[
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"

@@ -107,5 +107,5 @@ def test_converted_peers_take_several_inputs_and_outputs(
     assert run_child(networks.__name__, "convert", peer, "added", tmp_path) == {}
     timed = run_child(networks.__name__, "time", peer, "added", "1", "0", tmp_path)
     assert "ms" in timed, timed
-    checked = run_child(networks.__name__, "check", peer, "added", tmp_path)
+    checked = run_child(networks.__name__, "check", peer, "added", 1e-4, tmp_path)
     assert checked["right"], checked
