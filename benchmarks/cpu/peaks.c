@@ -1,7 +1,11 @@
 /* The most that this CPU can do; peaks.py builds and runs it.
  *
  *   cpu_peaks fma THREADS TRIALS     multiply-adds in registers: a line of 10**9 operations/s a trial
+ *   cpu_peaks half THREADS TRIALS    the same, with two vectors of float16 widened in every step
+ *   cpu_peaks bf16 THREADS TRIALS    the same by products of pairs of bfloat16
  *   cpu_peaks read THREADS TRIALS BYTES     reads of an array: a line of 10**9 bytes/s a trial
+ *
+ * Exit status 3: the CPU has no such instruction.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,6 +14,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 /* Sums that do not wait for each other: two units of latency 4 or 5 need 10. As many as leave
  * registers for two operands: x86 has 32 vector registers with AVX-512 and 16 without, ARM 32. */
@@ -30,6 +39,20 @@
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 
+/* A vector of float16 in memory as float32, and pairs of bfloat16 multiplied and added. */
+#if defined(__AVX512F__)
+#define WIDEN(at) ((vec)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(at))))
+#elif defined(__F16C__)
+#define WIDEN(at) ((vec)_mm256_cvtph_ps(_mm_loadu_si128((const void *)(at))))
+#elif defined(__aarch64__)
+#define WIDEN(at) ((vec)vcvt_f32_f16(vld1_f16((const void *)(at))))
+#endif
+#if defined(__AVX512BF16__)
+#define PAIRS(sum, a, b) ((vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define PAIRS(sum, a, b) ((vec)vbfdotq_f32((float32x4_t)(sum), (bfloat16x8_t)(a), (bfloat16x8_t)(b)))
+#endif
+
 #define FMA_STEPS 2000000L
 #define READ_SUMS 8
 #define BLOCK (READ_SUMS * (long)sizeof(vec))
@@ -37,6 +60,8 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 
 static volatile float sink, half = 0.5f, one = 1.0f; /* unknown to the compiler */
 static int reading, trials, threads;
+static void (*work)(void);
+static double per_step = 2.0; /* operations of a lane */
 static long share; /* bytes of a thread, a multiple of BLOCK */
 static char *array;
 static pthread_barrier_t barrier;
@@ -64,6 +89,32 @@ static void fma_work(void) {
   sink = total(sums, SUMS);
 }
 
+#ifdef WIDEN
+static void half_work(void) {
+  vec sums[SUMS], scale = half - (vec){0};
+  _Alignas(64) short stored[2 * LANES] = {0};
+  for (int k = 0; k < SUMS; ++k) sums[k] = scale * (float)k;
+  for (long i = 0; i < FMA_STEPS; ++i) {
+    __asm__ volatile("" : "+m"(stored));
+    vec first = WIDEN(stored), second = WIDEN(stored + LANES);
+#pragma GCC unroll 24
+    for (int k = 0; k < SUMS; ++k) sums[k] = sums[k] * scale + (k % 2 ? first : second);
+  }
+  sink = total(sums, SUMS);
+}
+#endif
+
+#ifdef PAIRS
+static void bf16_work(void) {
+  vec sums[SUMS], scale = half - (vec){0}, shift = one - (vec){0};
+  for (int k = 0; k < SUMS; ++k) sums[k] = shift * (float)k;
+  for (long i = 0; i < FMA_STEPS; ++i)
+#pragma GCC unroll 24
+    for (int k = 0; k < SUMS; ++k) sums[k] = PAIRS(sums[k], scale, shift);
+  sink = total(sums, SUMS);
+}
+#endif
+
 static void read_work(const char *data) {
   vec sums[READ_SUMS];
   memset(sums, 0, sizeof sums);
@@ -83,7 +134,7 @@ static void *worker(void *argument) {
     if (reading)
       read_work(mine);
     else
-      fma_work();
+      work();
     ends[self] = now();
     pthread_barrier_wait(&barrier);
     if (self == 0 && trial >= 0) {
@@ -92,7 +143,7 @@ static void *worker(void *argument) {
         if (starts[i] < first) first = starts[i];
         if (ends[i] > last) last = ends[i];
       }
-      double amount = reading ? (double)share : 2.0 * LANES * SUMS * FMA_STEPS;
+      double amount = reading ? (double)share : per_step * LANES * SUMS * FMA_STEPS;
       printf("%.3f\n", amount * threads / (last - first) / 1e9);
     }
   }
@@ -102,6 +153,17 @@ static void *worker(void *argument) {
 int main(int argc, char **argv) {
   if (argc < 4) return 2;
   reading = !strcmp(argv[1], "read");
+  if (!strcmp(argv[1], "fma")) work = fma_work;
+#ifdef WIDEN
+  if (!strcmp(argv[1], "half")) work = half_work;
+#endif
+#ifdef PAIRS
+  if (!strcmp(argv[1], "bf16")) {
+    work = bf16_work;
+    per_step = 4.0;
+  }
+#endif
+  if (!work && !reading) return 3;
   threads = atoi(argv[2]);
   trials = atoi(argv[3]);
   if (threads < 1 || threads > MOST_THREADS || (reading && argc < 5)) return 2;

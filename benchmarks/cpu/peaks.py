@@ -1,7 +1,9 @@
 """Peaks of this CPU: multiply-adds a second, and bytes a second read from memory.
 
-Multiply-adds a second in float32, in registers of the widest vectors, and bytes a second read from
-an array of 2 GiB (a quarter of the memory where that is less), each with one thread and with N. A
+Multiply-adds a second in float32, in registers of the widest vectors; the same with two vectors of
+float16 widened in every step of 24, and by products of pairs of bfloat16 (``vdpbf16ps``,
+``bfdot``); and bytes a second read from an array of 2 GiB (a quarter of the memory where that is
+less), each with one thread and with N. A
 small C program (``peaks.c``) that the system's compiler builds here, with ``-march=native``. A
 figure is the best of a round's trials, 5 ms and more each: other tenants only take away.
 """
@@ -27,6 +29,7 @@ _SOURCE = Path(__file__).with_name("peaks.c")
 _FMA_TRIALS = 100
 _READ_TRIALS = 8
 _MOST_BYTES = 2 << 30
+_NO_INSTRUCTION = 3
 
 
 def build_peaks(folder: str | Path) -> Path:
@@ -55,9 +58,20 @@ def measure_peaks(program: Path, threads: int) -> dict[str, float]:
     }
 
 
+def measure_types(program: Path, threads: int) -> dict[str, float]:
+    """``half_gflops`` and ``bf16_gflops``; 0 where the CPU has no such instruction."""
+    return {
+        f"{kind}_gflops": max(_trials(program, kind, threads, _FMA_TRIALS), default=0.0)
+        for kind in ("half", "bf16")
+    }
+
+
 def _trials(program: Path, *arguments: object) -> list[float]:
     command = [str(program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == _NO_INSTRUCTION:
+        return []
+    done.check_returncode()
     return [float(line) for line in done.stdout.split()]
 
 
@@ -74,11 +88,19 @@ def main(arguments: Sequence[str]) -> None:
         program = build_peaks(folder)
         for _ in range(options.rounds):
             for count in counts:
-                samples[count].append(measure_peaks(program, count))
-    lines = ["| threads | FMA, GFLOP/s | read, GB/s |", "|---|---|---|"]
+                peaks = measure_peaks(program, count) | measure_types(program, count)
+                samples[count].append(peaks)
+    lines = [
+        "| threads | FMA, GFLOP/s | float16 widened | pairs of bfloat16 | read, GB/s |",
+        "|---|---|---|---|---|",
+    ]
     for count, results in samples.items():
-        fma = spread([r["fma_gflops"] for r in results], ".4g")
-        lines.append(f"| {count} | {fma} | {spread([r['read_gbs'] for r in results])} |")
+        cells = [
+            spread([r[f"{kind}_gflops"] for r in results], ".4g")
+            for kind in ("fma", "half", "bf16")
+        ]
+        cells.append(spread([r["read_gbs"] for r in results]))
+        lines.append(f"| {count} | {' | '.join(cells)} |")
     machine: dict[str, Any] = describe_machine()
     print(json.dumps(machine, indent=2))
     print("\n".join(lines))

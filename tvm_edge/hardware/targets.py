@@ -12,6 +12,7 @@ import tvm
 from tvm.target import codegen
 
 from tvm_edge.errors import InputError, near_matches
+from tvm_edge.hardware.boards import BOARDS
 from tvm_edge.hardware.cpu import cpu_spec, native_cpu
 from tvm_edge.hardware.gpu import describe_gpu, this_gpu
 from tvm_edge.hardware.kinds import GPU_KINDS, KINDS, GpuKind, TargetKind
@@ -25,6 +26,8 @@ _ARCHITECTURES = ("x86_64", "aarch64")
 _TRIPLES = tuple(f"{architecture}-linux-gnu" for architecture in _ARCHITECTURES)
 # What all of x86-64 has; told to do without one of them, LLVM may end the process.
 _BASE = frozenset({"64bit", "64bit-mode", "sse", "sse2"})
+# Compilers' names of Arm's extensions (-march=armv8.2-a+fp16) that are not LLVM's.
+_OTHER_NAMES = {"fp16": "fullfp16", "simd": "neon", "fp": "fp-armv8"}
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ def resolve_target(
     target : str, dict or tvm.target.Target
         ``"llvm"`` is this machine's CPU at its real instruction set; ``"opencl"`` and ``"cuda"``
         are this machine's GPU, or a generic one where there is none; a preset such as
-        ``"mali-t860"``, a TVM tag such as ``"arm/rk3399"``, a dict ``{"kind": "llvm", "mcpu":
-        ...}`` or a Target is taken as it is.
+        ``"mali-t860"`` or the CPU of a board such as ``"raspberry-pi-5"``, a TVM tag such as
+        ``"arm/rk3399"``, a dict ``{"kind": "llvm", "mcpu": ...}`` or a Target is taken as it is.
     host : str, dict or tvm.target.Target, optional
         The CPU beside a GPU. Default: the one that the preset, tag or dict says, else this
         machine's.
@@ -109,11 +112,12 @@ def resolve_target(
             cpu = replace(resolved.cpu.spec, peak_gflops=preset.host_gflops)
             resolved = replace(resolved, host=replace(resolved.cpu, spec=cpu))
         return resolved
+    board = BOARDS.get(target) if isinstance(target, str) else None
     named = KINDS.get(target) if isinstance(target, str) else None
     if isinstance(named, GpuKind):
         spec, arch = this_gpu(named)
         return _with_host(named.config(spec, arch), spec, host)
-    parsed = native_cpu() if named else _parse(target)
+    parsed = native_cpu() if named else _parse(board.config if board else target)
     kind = KINDS.get(str(parsed.kind.name))
     if isinstance(kind, GpuKind):
         # TVM's tags are vendor/device, as our keys are.
@@ -135,7 +139,8 @@ def resolve_target(
             expected="None",
             got=repr(host),
         )
-    return _resolve_cpu(parsed, native=named is not None)
+    own = _resolve_cpu(parsed, native=named is not None)
+    return replace(own, spec=board.described(own.spec)) if board else own
 
 
 def _with_host(config: Mapping[str, Any], spec: DeviceSpec, host: Any) -> ResolvedTarget:
@@ -202,8 +207,10 @@ def _check_features(attributes: Sequence[str], triple: str) -> None:
         known = _known_features(triple)
         name = attribute[1:] if attribute.startswith(("+", "-")) else attribute
         if name not in known:
+            other = _OTHER_NAMES.get(name) if triple.startswith("aarch64") else None
+            advice = f"it calls that '+{other}'" if other else near_matches(name, known)
             raise InputError(
-                f"LLVM knows no feature {attribute!r} for {triple}; {near_matches(name, known)}",
+                f"LLVM knows no feature {attribute!r} for {triple}; {advice}",
                 name="mattr",
                 expected=f"features of {triple}",
                 got=attribute,
@@ -277,7 +284,7 @@ def _parse(target: Any) -> tvm.target.Target:
         return tvm.target.Target(target)
     except (ValueError, TypeError, KeyError) as err:
         name = target if isinstance(target, str) else str(target.get("kind", target))
-        known = [*KINDS, *PRESETS, *(str(tag) for tag in tvm.target.list_tags())]
+        known = [*KINDS, *PRESETS, *BOARDS, *(str(tag) for tag in tvm.target.list_tags())]
         raise InputError(
             f"{target!r} is not a target ({' '.join(str(err).split())[:200]}); "
             f"{near_matches(name, known)}",
