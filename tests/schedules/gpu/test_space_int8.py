@@ -1,4 +1,4 @@
-"""Configurations of int8 convolutions on GPUs without tensor cores: which there are, and what kernels they are."""
+"""Configurations of int8 convolutions on GPUs without tensor cores, and their kernels."""
 
 from __future__ import annotations
 
