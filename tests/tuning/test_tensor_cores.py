@@ -158,7 +158,7 @@ def test_candidates_compile(dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     ("target", "precision", "said"),
     [
         ("cuda", "bfloat16", "precision='bfloat16' does not exist"),
-        ("llvm", "mixed", "target is llvm"),
+        ("llvm", "mixed", "leave precision out"),
         ({"kind": "cuda", "arch": "sm_75"}, "mixed", "cannot be tuned on"),
         ("mali-g76", "float16", "cannot be tuned on Arm Mali-G76"),
     ],
