@@ -28,7 +28,7 @@ from tvm_edge.records import add_records
 from tvm_edge.relay_passes.ir.expressions import kernel_calls
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.schedules.conv_config import ConvConfig
-from tvm_edge.schedules.conv_records import config_of, config_space
+from tvm_edge.schedules.conv_records import TEMPLATES, config_of, config_space
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import BLOCK
 from tvm_edge.schedules.knobs import knobs_as_dict
@@ -46,11 +46,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def spread(workload: ConvWorkload) -> ConvConfig:
-    """A configuration whose tile the heuristic does not choose: five pixels."""
+    """A configuration whose tile the heuristic does not choose: five pixels, two of a window."""
     configs = config_space(workload, CPU.spec).configs
     columns = {config: knobs_as_dict(config.knobs)["columns"] for config in configs}
-    assert columns[configs[0]] != 5
-    return next(config for config in configs[1:] if columns[config] == 5)
+    own = 2 if workload.depthwise else 5
+    assert columns[configs[0]] != own
+    return next(config for config in configs[1:] if columns[config] == own)
 
 
 def unrolled(func: tirx.PrimFunc) -> set[int]:
@@ -86,12 +87,16 @@ def test_records_are_in_the_kernels(tmp_path: Path) -> None:
     assert info is not None and (info.convolutions, info.tuned, info.ignored) == (3, 3, ())
     of_bytes = [k for k in compiled.report.kernels if k.rule.endswith("_int8")]
     assert len(of_bytes) == 3 and {k.origin for k in of_bytes} == {"tuned"}
-    for logs, is_tuned in ((tmp_path, True), (False, False)):
-        scheduled, _ = unmerged_kernels(PLAIN_MODEL, "llvm", tuning_logs=logs)
-        kernels = [f for v, f in scheduled.functions_items() if "_int8" in v.name_hint]
-        assert len(kernels) == 3
-        for kernel in kernels:
-            assert (5 in unrolled(kernel)) == is_tuned
+    tuned, plain = (
+        {v.name_hint: unrolled(f) for v, f in functions.items() if "_int8" in v.name_hint}
+        for functions in (
+            dict(unmerged_kernels(PLAIN_MODEL, "llvm", tuning_logs=logs)[0].functions_items())
+            for logs in (tmp_path, False)
+        )
+    )
+    assert len(tuned) == 3 and tuned.keys() == plain.keys()
+    assert all(tuned[name] != plain[name] for name in tuned)
+    assert sum(5 in extents for extents in tuned.values()) == 2
     assert_same_numbers(compiled, PLAIN_MODEL, PLAIN.values)
 
 
@@ -102,7 +107,7 @@ def test_records_of_another_version_are_not_taken(tmp_path: Path) -> None:
     report = tvm_edge.compile(PLAIN_MODEL, "llvm", tuning_logs=tmp_path).report
     assert report.records is not None and report.records.tuned == 0
     assert len(report.records.ignored) == 1 and "conv2d_int8.cpu" in report.records.ignored[0]
-    of_float32 = replace(record, template="conv2d.cpu")
+    of_float32 = replace(record, template="conv2d.cpu", template_version=TEMPLATES["conv2d.cpu"])
     with pytest.raises(ValueError, match=r"has conv2d_int8\.cpu"):
         config_of(of_float32, config_space(workload, CPU.spec), CPU.spec)
 
