@@ -72,8 +72,12 @@ class Core:
 
     def cycles(self, loop: Loop, mca: str) -> tuple[float, float | None]:
         """Return cycles of an iteration by the guide, and by llvm-mca if it has the core."""
-        guide = _in_order(loop.body) if self.in_order else self._out_of_order(loop.body)
+        guide = self.by_guide(loop)
         return guide, self._simulated(loop.body, mca) if self.model else None
+
+    def by_guide(self, loop: Loop) -> float:
+        """Return the cycles of an iteration by the guide's limits."""
+        return _in_order(loop.body) if self.in_order else self._out_of_order(loop.body)
 
     def _out_of_order(self, body: Sequence[Instruction]) -> float:
         loads = sum(_transfers(one) for one in body if one.loads)

@@ -21,7 +21,7 @@ from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs
 from tvm_edge.schedules.cpu.space_int8 import tile_of
 from tvm_edge.tuning.candidates import convolution_function
 
-__all__ = ["Kernel", "dense_kernel", "target_of"]
+__all__ = ["Kernel", "assembly_of", "dense_kernel", "target_of"]
 
 _COPIED = 4
 """Instructions that copy a vector of an image into its padded place, with their loops'."""
@@ -32,6 +32,17 @@ def target_of(core: str) -> ResolvedTarget:
     return resolve_target(
         {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": core, "num-cores": 4}
     )
+
+
+def assembly_of(workload: ConvWorkload, config: ConvConfig, resolved: ResolvedTarget) -> str:
+    """Compile a convolution with bias and activation, in a configuration."""
+    func, _ = convolution_function(workload, config)
+    func = cpu.schedule(func, resolved.spec).func
+    module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
+    cpu_pipeline.register()
+    with resolved.target as target:
+        built = tvm.tirx.build(module, target=target, pipeline=cpu_pipeline.CPU)
+    return str(built.inspect_source("asm"))
 
 
 @dataclass(frozen=True)
@@ -76,13 +87,7 @@ class Kernel:
 
     def assembly(self) -> str:
         """Compile it."""
-        func, _ = convolution_function(self.workload, self.config)
-        func = cpu.schedule(func, self.resolved.spec).func
-        module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
-        cpu_pipeline.register()
-        with self.resolved.target as target:
-            built = tvm.tirx.build(module, target=target, pipeline=cpu_pipeline.CPU)
-        return str(built.inspect_source("asm"))
+        return assembly_of(self.workload, self.config, self.resolved)
 
     def loops(self, code: Code) -> list[tuple[float, Loop]]:
         """Return the inner loop of each kind of tile, with its share of the multiply-adds.

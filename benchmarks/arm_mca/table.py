@@ -20,10 +20,10 @@ from benchmarks.arm_mca.assembly import Code
 from benchmarks.arm_mca.cores import CORES, find_mca
 from benchmarks.arm_mca.kernels import Kernel, dense_kernel
 from benchmarks.arm_mca.zoo_convolutions import zoo_convolutions
-from benchmarks.common.options import Parser, save_json
+from benchmarks.common.options import Parser
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["measure", "table_lines"]
+__all__ = ["measure", "missed_lines", "table_lines"]
 
 BARS = {"float32": 0.90, "int8": 0.85}
 """Least part of the issue limit."""
@@ -111,6 +111,17 @@ def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def as_lines(content: Mapping[str, Any]) -> str:
+    """Return results as JSON with a line for each convolution and each row."""
+    parts = []
+    for key, value in content.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n" + ",\n".join(json.dumps(one) for one in value) + "\n]"
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def _convolutions(path: Path | None, networks: Sequence[str]) -> dict[ConvWorkload, str]:
     """Return the convolutions of networks, or those that an earlier run left in its file."""
     if path is None:
@@ -123,7 +134,7 @@ def _convolutions(path: Path | None, networks: Sequence[str]) -> dict[ConvWorklo
     return found
 
 
-def _worst(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def missed_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return lines of the kernels that miss their bar."""
     missed = [row for row in rows if row["of_limit"] < BARS[row["dtype"]] or row["held"] < _HELD]
     return [
@@ -162,6 +173,7 @@ def main(arguments: Sequence[str]) -> None:
                 "convolutions": [{**asdict(w), "network": name} for w, name in found.items()],
                 "rows": rows,
             }
-            save_json(options.json, content)
+            if options.json is not None:
+                options.json.write_text(as_lines(content), encoding="utf-8")
     print("\n".join(table_lines(rows)))
-    print("\n".join(_worst(rows)))
+    print("\n".join(missed_lines(rows)))
