@@ -2,7 +2,7 @@
 
 mAP at an IoU of 0.5 on held-out generated pictures (:mod:`tvm_edge.zoo.shapes`), ONNX Runtime's
 beside ours: ``zoo:shapes_ssd`` for this machine's CPU and for each GPU here, wholly on it, with
-suppression on the CPU, and in float16 where the GPU has it.
+suppression on the CPU, and in float16 where the device has it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def accuracy(run: Run, scenes: Sequence[shapes.Scene]) -> float:
 def _ways() -> list[tuple[str, str, dict[str, Any]]]:
     """Ways to compile: a name, a target and options."""
     ways: list[tuple[str, str, dict[str, Any]]] = [("llvm", "llvm", {})]
+    if resolve_target("llvm").spec.float16_vectors:
+        ways += [(f"llvm, {own}", "llvm", {"precision": own}) for own in ("mixed", "float16")]
     present = {device.target for device in tvm_edge.devices()}
     for target in ("opencl", "cuda"):
         if target not in present:

@@ -8,8 +8,9 @@ two most likely classes are, of the pictures whose class changes, in the same un
 margin below the error is a tie that rounding decides. ``overflows`` counts the pictures with logits
 that are infinite or NaN, because a tensor passed 65,504. Nothing is timed.
 
-The target has to have float16: ``cuda``, or ``opencl`` with ``cl_khr_fp16`` (on a CPU Intel's
-runtime, see ``tests/schedules/gpu/test_float16.py``). The bar is 1e-2, and 99 % of the classes.
+The target has to have float16: ``cuda``, ``llvm``, or ``opencl`` with ``cl_khr_fp16`` (on a CPU
+Intel's runtime, see ``tests/schedules/gpu/test_float16.py``). The bar is 1e-2, and 99 % of the
+classes.
 ``--image-size`` and ``--width`` make smaller networks, ``--keep-float32`` names exceptions.
 """
 

@@ -40,7 +40,7 @@ from tvm_edge.schedules.stages import (
     isolate,
     open_reduction,
 )
-from tvm_edge.schedules.taps import PHASES, REACH, read_reaches
+from tvm_edge.schedules.taps import CHANNELS, PHASES, REACH, read_reaches
 from tvm_edge.schedules.typical import typical
 
 __all__ = [
@@ -195,6 +195,7 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         reach=reach,
         image=pixels,
         widened=filters.dtype == "float16",
+        skips_channels=CHANNELS in stmt.annotations,
     )
 
 

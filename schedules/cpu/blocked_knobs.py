@@ -84,6 +84,9 @@ class Tile:
         Lines and columns of the image then.
     widened : bool
         Whether filters are stored as float16.
+    skips_channels : bool
+        Whether steps are skipped whose channels only fill the last block of the image up: loops
+        over lines and columns stay apart then.
     """
 
     outer: int
@@ -102,6 +105,7 @@ class Tile:
     reach: tuple[Reach, Reach] | None = None
     image: tuple[int, int] = (0, 0)
     widened: bool = False
+    skips_channels: bool = False
 
     def takes(self, knobs: Knobs) -> bool:
         """Return whether tiles reach no further into the padding than it is stored."""
@@ -112,7 +116,7 @@ class Tile:
     @property
     def flattens(self) -> bool:
         """Return whether lines can be fused with columns."""
-        fixed = not (self.open_lines or self.open_columns)
+        fixed = not (self.open_lines or self.open_columns or self.skips_channels)
         return fixed and self.window == (1, 1) and self.strides == (1, 1)
 
 

@@ -118,6 +118,18 @@ def test_on_a_gpu(
         assert value == pytest.approx(accuracy(others[:pictures], scenes), abs=ROUNDING)
 
 
+@pytest.mark.parametrize("precision", ["float16", *in_full("mixed")])
+def test_in_float16_on_the_cpu(
+    precision: str, expected: list[Detections], scenes: list[shapes.Scene]
+) -> None:
+    if not resolve_target("llvm").spec.float16_vectors:
+        pytest.skip("this CPU does not convert vectors of float16")
+    model = tvm_edge.compile(NETWORK, "llvm", precision=precision)
+    assert model.report.precision is not None and model.report.precision.stores_float16
+    value = accuracy(found(model.run, scenes), scenes)
+    assert value == pytest.approx(accuracy(expected, scenes), abs=HALF_A_POINT)
+
+
 @pytest.mark.parametrize("precision", ["mixed", *in_full("float16")])
 def test_in_float16(
     gpu: str, precision: str, expected: list[Detections], scenes: list[shapes.Scene]

@@ -15,7 +15,7 @@ from onnx import helper
 import tvm_edge
 from tests.board.board import BOARD, Board, assert_close
 from tests.function_errors import assert_right, network, sample
-from tests.onnx_models import make_model, random_input, reference
+from tests.onnx_models import make_model, random_input, reference, relative_error
 from tvm_edge import zoo
 from tvm_edge.zoo.trained import model_path
 
@@ -90,6 +90,16 @@ def test_the_detector(board: Board, target: dict[str, Any]) -> None:
     found = deploy(board, "zoo:shapes_ssd", inputs, target)
     assert len(found["scores"])
     assert_close(found, reference(onnx.load(model_path("shapes_ssd")), inputs))
+
+
+def test_float16(board: Board) -> None:
+    """Stored as float16, which NEON widens: all of squeezenet's convolutions."""
+    network = zoo.build("squeezenet1_0")
+    inputs = zoo.sample_input("squeezenet1_0")
+    halved = {"target": BOARD, "precision": "float16"}
+    found = deploy(board, network, inputs, halved)
+    for name, expected in reference(network, inputs).items():
+        assert 1e-5 < relative_error(found[name], expected) < 1e-2
 
 
 def test_functions_in_vectors(board: Board) -> None:
