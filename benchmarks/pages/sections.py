@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """What one benchmark found.
+    """Findings of one benchmark.
 
     Attributes
     ----------
