@@ -307,8 +307,10 @@ def test_every_bar_of_a_verdict_is_in_its_list(path: Path, verdict: str) -> None
 def test_every_bar_without_a_figure_has_a_command() -> None:
     for row in listed(NOT_MEASURED):
         command = row["command"]
-        assert command.startswith("python -m ") and _unknown_options(command) == []
-        if module := _MODULE.search(command):
+        assert command.startswith(("python -m ", "tvm-edge ")) and _unknown_options(command) == []
+        if command.startswith("tvm-edge "):
+            assert command.split()[1] in _options(), command
+        elif module := _MODULE.search(command):
             assert _options_of(module[1]), command
         else:
             assert _is_file(command.split()[-1]), command
