@@ -7,6 +7,7 @@ from itertools import groupby
 import click
 
 from benchmarks.catalogue import BENCHMARKS
+from benchmarks.pages.render import write_pages
 
 __all__ = ["benchmarks"]
 
@@ -24,6 +25,13 @@ def show() -> None:
         for name, benchmark in rows:
             needs = f"  [{benchmark.needs}]" if benchmark.needs else ""
             click.echo(f"  {name:<20} {benchmark.about}{needs}")
+
+
+@benchmarks.command("pages")
+def write() -> None:
+    """Write RESULTS.md, its areas' pages and the README's figures from benchmarks/results."""
+    for path in write_pages():
+        click.echo(f"wrote {path}")
 
 
 # What stands after the name is the benchmark's, --help too.

@@ -108,7 +108,7 @@ def recorded_config(config: ConvConfig) -> dict[str, str | int | float | bool]:
 
 
 def outdated(record: TuningRecord | LayoutRecord) -> str:
-    """Why a record's template does not hold any more, or never did here; empty if it does."""
+    """Return the reason why a record's template does not hold here; empty if it does."""
     version = TEMPLATES.get(record.template)
     if version is None:
         return f"this version of tvm-edge has no template {record.template!r}"

@@ -269,7 +269,7 @@ class _Chooser:
         return groups[:_NAMED]
 
     def _why(self, members: tuple[int, ...]) -> str:
-        """Why a group was taken."""
+        """Return the reason why a group was taken."""
         if self._every:
             return "asked for"
         measured = self._problem.measured(members)
@@ -282,7 +282,7 @@ class _Chooser:
         return Group(order, taken, reason, *times)
 
     def _objection(self, a: int, b: int, members: tuple[int, ...]) -> str:
-        """Why two nodes stay apart; empty if they are merged."""
+        """Return the reason why two nodes stay apart; empty if they are merged."""
         if len(members) > MOST_MEMBERS:
             return f"a group has {MOST_MEMBERS} members at most"
         apart = self._us(a), self._us(b)

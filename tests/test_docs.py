@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import os
 import re
 import shlex
@@ -23,6 +22,7 @@ from click.testing import CliRunner
 import tvm_edge
 from benchmarks.__main__ import benchmarks
 from benchmarks.catalogue import BENCHMARKS
+from benchmarks.pages.sections import MISSED, NOT_MEASURED, areas, listed
 from tests.marks import in_full
 from tools import run_docs
 from tvm_edge import zoo
@@ -33,7 +33,6 @@ ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/guide"
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
 PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
-RESULTS = ROOT / "benchmarks/RESULTS.md"
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -47,7 +46,6 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 _MODULE = re.compile(r"-m (benchmarks run \w+|tests\.[\w.]+)")
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _INDENTED = re.compile(r"^ {4}((?:tvm-edge|ssh|\S*python3?) .*)$", re.MULTILINE)
-_MISSED = re.compile(r'Bars? "([^"]+)"((?:(?!Bars? "|\n- |\n\n).)*)', re.DOTALL)
 
 
 def untrue(text: str) -> list[str]:
@@ -233,20 +231,6 @@ def _anchors(page: Path) -> dict[str, str]:
     return dict(zip(anchors, parts[2::2], strict=True))
 
 
-def test_figures_of_the_readme_are_those_of_the_results() -> None:
-    """Each row's section of the page of results, or else that of the row above, has its figures."""
-    _, _, shown = (ROOT / "README.md").read_text().partition("\n## Figures\n")
-    rows = re.findall(r"^\| .*\|$", shown.partition("\n## ")[0], re.MULTILINE)[1:]
-    assert len(rows) >= 4
-    section = ""
-    for row in rows:
-        if linked := re.search(r"\]\(benchmarks/RESULTS\.md#([^)]+)\)", row):
-            section = _anchors(RESULTS)[linked[1]]
-        figures = re.findall(r"\d+\.\d+", row.split("|")[-2])
-        assert figures
-        assert [f for f in figures if not re.search(rf"(?<![\d.]){f}(?!\d)", section)] == []
-
-
 _SHOWN = [
     str(page.relative_to(ROOT))
     for page in PAGES
@@ -300,47 +284,33 @@ def test_commands_fail_as_the_page_of_errors_shows(
         assert printed.split() == expected.split()
 
 
-def test_the_page_of_results_names_commands_that_there_are() -> None:
-    spans = _CODE.findall(RESULTS.read_text(encoding="utf-8"))
-    commands = [span for span in spans if _MODULE.search(span)]
+def test_the_sections_of_the_results_name_commands_that_there_are() -> None:
+    found = [s for area in areas() for s in area.sections]
+    commands = {c for s in found for c in s.commands}
+    commands |= {section.command(row) for section in found for row in section.summary}
+    commands = {command for command in commands if _MODULE.search(command)}
     assert len(commands) > 20
     assert [(line, wrong) for line in commands if (wrong := _unknown_options(line))] == []
     assert all(_options_of(module) for line in commands for module in _MODULE.findall(line))
 
 
-def test_every_missed_bar_of_the_page_of_results_is_in_the_list() -> None:
-    text = RESULTS.read_text(encoding="utf-8")
-    listed = json.loads((ROOT / "benchmarks/results/missed.json").read_text(encoding="utf-8"))
-    headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)
-    assert {row["section"] for row in listed} <= set(headings)
-    missed = {
-        " ".join(bar.split())
-        for bar, verdict in _MISSED.findall(text)
-        if re.search(r"\*\*[^*]*\b(missed|not met)", verdict)
-    }
-    assert len(missed) > 10
-    assert missed - {row["bar"] for row in listed} == set()
+@pytest.mark.parametrize(("path", "verdict"), [(MISSED, "missed"), (NOT_MEASURED, "not measured")])
+def test_every_bar_of_a_verdict_is_in_its_list(path: Path, verdict: str) -> None:
+    found = {s.title: s for area in areas() for s in area.sections}
+    rows = [(row["section"], row["bar"]) for row in listed(path)]
+    assert {section for section, _ in rows} <= set(found)
+    assert len(rows) == len(set(rows)) > 10
+    said = {bar for s in found.values() for bar, each in s.bars.items() if each == verdict}
+    assert said - {bar for _, bar in rows} == set()
 
 
-def test_every_bar_without_a_figure_is_in_the_other_list() -> None:
-    text = RESULTS.read_text(encoding="utf-8")
-    folder = RESULTS.parent / "results"
-    missed = json.loads((folder / "missed.json").read_text(encoding="utf-8"))
-    listed = json.loads((folder / "not_measured.json").read_text(encoding="utf-8"))
-    headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)
-    assert {row["section"] for row in listed} <= set(headings)
-    said = {
-        " ".join(bar.split())
-        for bar, verdict in _MISSED.findall(text)
-        if re.search(r"\*\*not measured", verdict)
-    }
-    assert said - {row["bar"] for row in listed} == set()
-    bars = [(row["section"], row["bar"]) for row in (*missed, *listed)]
-    assert len(bars) == len(set(bars))
-    for row in listed:
+def test_every_bar_without_a_figure_has_a_command() -> None:
+    for row in listed(NOT_MEASURED):
         command = row["command"]
-        assert command.startswith("python -m ") and _unknown_options(command) == []
-        if module := _MODULE.search(command):
+        assert command.startswith(("python -m ", "tvm-edge ")) and _unknown_options(command) == []
+        if command.startswith("tvm-edge "):
+            assert command.split()[1] in _options(), command
+        elif module := _MODULE.search(command):
             assert _options_of(module[1]), command
         else:
             assert _is_file(command.split()[-1]), command

@@ -3,7 +3,7 @@
     python tools/run_docs.py [docs/quick-start.md …]
 
 The Python and console blocks of a page run in their order, in one process and one folder. A block
-of text behind one in Python is what that prints; in a console block the lines under a command are.
+of text after one in Python is what that prints; in a console block the lines under a command are.
 Numbers, widths of columns and the CPU's name may differ: they are the machine's. Errors may not:
 the lines that begin with ``error:``, and what a block prints that catches one, are compared as they
 are. The same lines may also be the beginning of what is printed. Blocks of shell (``sh``) are not
@@ -56,7 +56,7 @@ def refusals(page: Path) -> list[tuple[str, str]]:
 
 
 def run_page(page: Path) -> Iterator[str]:
-    """What a page shows and a run does not print."""
+    """Yield what a page shows and a run does not print."""
     # Commands of the environment of this Python, whether it is activated or not: also those that
     # blocks in Python call.
     folder = str(Path(sys.executable).parent)
@@ -77,7 +77,7 @@ def run_page(page: Path) -> Iterator[str]:
 
 
 def run_python(text: str, names: dict[str, object]) -> str:
-    """What a block prints; the traceback if it does not catch an error."""
+    """Return what a block prints; the traceback if it does not catch an error."""
     out = io.StringIO()
     with redirect_stdout(out):
         try:
@@ -102,7 +102,7 @@ def _shell(command: str) -> str:
 
 
 def compare(source: str, expected: str, printed: str) -> Iterator[str]:
-    """What differs, if anything, between what a page has and what its block printed."""
+    """Yield what differs between what a page has and what its block printed."""
     exact = bool(_CAUGHT.search(source))
     shown, there = _lines(expected, exact), _lines(printed, exact)
     if there[: len(shown)] != shown:

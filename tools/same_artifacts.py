@@ -350,7 +350,7 @@ def _described(source: Path, zoo: bool, only: str, known: Mapping[str, Any]) -> 
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Where two values of JSON differ."""
+    """Return the places where two values of JSON differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys((*before, *after)):
             yield from _differences(before.get(key), after.get(key), f"{path}.{key}")

@@ -1,4 +1,4 @@
-"""What an installed wheel has to do; needs nothing but the wheel, and g++ to export.
+"""Check an installed wheel; needs nothing but the wheel, and g++ to export.
 
     python smoke.py [artifact inputs.npz outputs.npz]
 

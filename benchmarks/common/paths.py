@@ -9,6 +9,6 @@ __all__ = ["PAGE", "RESULTS", "ROOT"]
 ROOT = Path(__file__).parents[2]
 """The checkout."""
 PAGE = ROOT / "benchmarks" / "RESULTS.md"
-"""The page of all figures."""
+"""The short page of all figures."""
 RESULTS = ROOT / "benchmarks" / "results"
 """Data and pictures, a folder a topic."""

@@ -58,7 +58,7 @@ class TurnProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can take another turn."""
+        """Return true if it can take another turn."""
         return self._process.poll() is None
 
     def ask(self, word: object) -> dict[str, Any]:

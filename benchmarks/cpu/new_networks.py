@@ -104,7 +104,7 @@ def write_network(name: str, environment: str, folder: Path) -> dict[str, Any]:
 
 
 def _kept(source: str) -> Path:
-    """Where files of a source stay between runs: where their own benchmarks keep them."""
+    """Return the folder of a source's files, which its own benchmark keeps between runs."""
     from benchmarks.models import exports, model_zoo_pypi
 
     folder = model_zoo_pypi.FOLDER if source.startswith("pypi") else exports.FOLDER

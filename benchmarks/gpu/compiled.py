@@ -8,7 +8,7 @@ launch, for want of registers or of shared memory. ``int8`` is the network quant
 Runtime's tool. Nothing is timed.
 
 With ``--json`` what the file has stays and is not compiled again: the zoo can be done in parts.
-``--page`` writes the table into ``RESULTS.md``, and compiles nothing.
+``--page`` writes the table into its section of the results, and compiles nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.options import Parser, save_json
+from benchmarks.pages.sections import put_table
 
 __all__ = ["Kernel", "ptxas_output", "read_ptxas", "split_kernels", "table"]
 
@@ -35,7 +36,7 @@ TARGETS: Mapping[str, Any] = {
     "sm_75": {"kind": "cuda", "arch": "sm_75"},
 }
 PRECISIONS = ("mixed", "tf32", "int8", "float32")
-_SECTION = "compiled"
+_SECTION = "gpu/compiled"
 
 # Registers of a multiprocessor, and shared memory of a work-group at most, by architecture (CUDA
 # C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -200,30 +201,22 @@ def _key(target: str, precision: str, network: str) -> str:
     return f"{target} {precision} {network}"
 
 
-def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of all rows, by target, precision and network."""
-    lines = [
-        "| target | precision | network | kernels | most registers | most shared memory, KiB "
-        "| spilling | worst, bytes | cannot be launched |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+_COLUMNS = [
+    *("target", "precision", "network", "kernels", "most registers"),
+    *("most shared memory, KiB", "spilling", "worst, bytes", "cannot be launched"),
+]
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return a row of cells for each result, by target, precision and network."""
+    found = []
     for key in sorted(rows):
-        target, precision, network = key.split()
         row = rows[key]
         worst = max((kernel["spilled"] for kernel in row["spilling"]), default=0)
-        lines.append(
-            f"| {target} | {precision} | {network} | {row['kernels']} | {row['registers']} "
-            f"| {row['shared'] / 1024:.0f} | {len(row['spilling']) or '–'} | {worst or '–'} "
-            f"| {len(row['over']) or '–'} |"
-        )
-    return lines
-
-
-def _write_page(rows: Mapping[str, Mapping[str, Any]]) -> None:
-    from benchmarks.papers.render import put
-
-    page = Path(__file__).parents[1] / "RESULTS.md"
-    page.write_text(put(page.read_text(encoding="utf-8"), _SECTION, "\n".join(table(rows))))
+        counts = (len(row["spilling"]), worst, len(row["over"]))
+        figures = (row["kernels"], row["registers"], f"{row['shared'] / 1024:.0f}")
+        found.append([*key.split(), *map(str, figures), *(str(n or "–") for n in counts)])
+    return found
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -233,13 +226,13 @@ def main(arguments: Sequence[str]) -> None:
     parser = Parser("gpu_compiled", __doc__)
     parser.shared(networks=list(zoo.names()), targets=list(TARGETS), json=None)
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--page", action="store_true", help="put the rows into RESULTS.md")
+    parser.add_argument("--page", action="store_true", help="put the rows into their section")
     parser.add_argument("--most", type=int, metavar="N", help="rows to compile; default all")
     options = parser.parse_args(arguments)
     path = options.json
     rows: dict[str, Any] = json.loads(path.read_text()) if path and path.exists() else {}
     if options.page:
-        _write_page(rows)
+        put_table(_SECTION, _COLUMNS, table(rows))
         return
     compiler = _Compiler()
     wanted = product(options.targets, options.precision, options.networks)

@@ -16,7 +16,7 @@ def kernel_times_us(run: Callable[[], Any]) -> list[tuple[str, float]]:
 def busy_us(run: Callable[[], Any]) -> float:
     """Microseconds in which any of a call's kernels ran.
 
-    Not the sum of their times: a kernel that is launched early waits for the one in front of it,
+    Not the sum of their times: a kernel that is launched early waits for the one before it,
     and CUPTI counts that in.
     """
     busy = last = 0.0

@@ -10,7 +10,7 @@ first process, in which pocl compiles kernels once more, and which is not what i
 **Budgets** (``--part budgets``). Each network with no budget and with those of ``--budgets``
 (256 MiB, and for YOLOv1 1 GiB and 512 MiB as well; with CUDA 1 GiB): the plan that was taken, the
 predicted peak, the measured one, and the time of a frame (the median of ``--frames``, 25 as in the
-paper, or as many as ``--seconds`` allow, behind one that warms up). Bars: the peak is within the
+paper, or as many as ``--seconds`` allow, after one that warms up). Bars: the peak is within the
 budget, and within 10 % of the prediction. Where the plan is to pipeline frames, they are streamed.
 The same artifact runs in a control group of the budget's size as well, the pages of the mapped
 weights included, which it has to evict; and beside it, on a GPU, the artifact that was compiled

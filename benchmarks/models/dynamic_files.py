@@ -11,7 +11,7 @@ __all__ = ["model_path", "write_model"]
 
 
 def model_path(name: str, folder: Path) -> Path:
-    """Where the file of a case is, in the folder of all models."""
+    """Return the path of a case's file in the folder of all models."""
     return folder / f"dynamic.{name}.onnx"
 
 

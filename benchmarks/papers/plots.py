@@ -19,7 +19,7 @@ _HOW = ("graph", "stream")
 
 def picture_of(key: str) -> str:
     """Path of a paper's picture, from the folder of the page."""
-    return f"results/papers/{key}.png"
+    return f"papers/{key}.png"
 
 
 def draw(results: Results, folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tables of other sections of the page that the papers' exhibits want.
+"""Tables of other sections that the papers' exhibits want.
 
 ``results/papers/quotes.json`` has them. A table is there where a section's own command has measured
 it and no file of ``results/measured`` has it.
@@ -53,7 +53,7 @@ class Quoted:
     @property
     def machine_line(self) -> str:
         """Section of the table, and the machine."""
-        return f'section "{self.section}" above: {self.machine}'
+        return f'section "{self.section}": {self.machine}'
 
     @property
     def records(self) -> list[dict[str, Any]]:

@@ -1,11 +1,9 @@
 """Tables of the four papers with figures of tvm-edge beside them.
 
 Runs the benchmarks that measure what the papers show (:mod:`benchmarks.papers.jobs`), each by its
-own command line, and writes what they found beside the papers' figures into ``RESULTS.md``, between
-its markers, with pictures; and at the page's top the bars that are missed and those that are not
-measured (``results/missed.json``, ``results/not_measured.json``). Figures of an exhibit that other
-sections of the page have are quoted (``results/papers/quotes.json``). Nothing is read out of the
-page. Needs ``pip install -e '.[bench]'``.
+own command line, and writes what they found beside the papers' figures into ``results/papers.md``,
+with pictures. Figures that other sections have are quoted (``results/papers/quotes.json``). Needs
+``pip install -e '.[bench]'``.
 
 ``--quick``
     In less than six minutes on two cores, with pocl as the OpenCL device: one round, small
@@ -20,7 +18,7 @@ page. Needs ``pip install -e '.[bench]'``.
 ``--targets llvm opencl cuda``, ``--jobs NAME …``
     Choose; ``--list`` prints the jobs with their commands. Default: all that run here, for hours.
 ``--results FILE``
-    The page to write (default ``benchmarks/RESULTS.md``).
+    The page to write (default ``benchmarks/results/papers.md``).
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.common.options import Among, Parser
-from benchmarks.common.paths import PAGE
+from benchmarks.common.paths import RESULTS
 from benchmarks.papers import plots
 from benchmarks.papers.jobs import Job, jobs, machine_here, measure
 from benchmarks.papers.measurements import Results, read_results
-from benchmarks.papers.render import missed_part, not_measured_part, papers_part, put
+from benchmarks.papers.render import papers_part
 from benchmarks.papers.sources import with_committed
 
 _SAVE = "build/paper_tables"  # and beside it that of quick runs
@@ -85,10 +83,7 @@ def _write(results: Results, target: Path) -> None:
     """Write the page, and its pictures."""
     target.parent.mkdir(parents=True, exist_ok=True)
     pictures = plots.draw(results, target.parent)
-    text = put(PAGE.read_text(encoding="utf-8"), "missed", missed_part())
-    text = put(text, "not_measured", not_measured_part())
-    text = put(text, "papers", papers_part(results, pictures))
-    target.write_text(text, encoding="utf-8")
+    target.write_text(papers_part(results, pictures), encoding="utf-8")
     print(f"wrote {target}{''.join(f', {name}' for name in pictures.values())}")
 
 
@@ -117,5 +112,5 @@ def main(arguments: Sequence[str]) -> None:
     results = read_results(options.folders or [options.save])
     if not len(results):
         sys.exit("nothing was measured; run it without --from, or name a folder with results")
-    default = options.save / PAGE.name if options.quick else PAGE
+    default = (options.save if options.quick else RESULTS) / "papers.md"
     _write(with_committed(results), options.results or default)

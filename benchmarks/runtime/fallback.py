@@ -9,7 +9,7 @@ what NonMaxSuppression on the CPU costs end to end, beside 0.5 % or less in ICPP
 bar: ``auto`` not slower than the best of device, CPU and list by more than 2 % and the spread,
 which is that of the medians of the two halves of the best one's rounds.
 
-**Crossings.** A chain of pools that changes the device behind each, against the same pools on the
+**Crossings.** A chain of pools that changes the device after each, against the same pools on the
 GPU alone and on the CPU alone: a crossing is the difference over their number. Beside it the link
 by itself: copies of 4 bytes to 64 MiB between host and device, each to its end, as a latency and a
 bandwidth, and what waiting for a kernel takes. The bar: a crossing within 1.2 of latency + bytes /

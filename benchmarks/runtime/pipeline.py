@@ -49,7 +49,7 @@ _MEMORY_FRAMES = (1_000, 10_000)
 
 
 def _chain(layers: int, channels: int, side: int) -> Any:
-    """Convolutions ``conv<i>``, each with a ReLU, one behind the other."""
+    """Convolutions ``conv<i>``, each with a ReLU, one after the other."""
     from onnx import helper
 
     from tests.onnx_models import make_model

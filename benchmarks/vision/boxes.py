@@ -184,7 +184,7 @@ class Layer:
           twentieth of each coordinate outside it; channels, height, width;
         - ``nonzero``: a tenth is not zero; elements;
         - ``decode``: SSD's encodings and anchors to corners; boxes;
-        - ``multibox``: MXNet's MultiBoxDetection in front of its suppression: class, score and
+        - ``multibox``: MXNet's MultiBoxDetection before its suppression: class, score and
           corners of the anchors whose best class is above 0.01, a tenth; classes with the
           background, anchors.
     size : tuple of int

@@ -232,7 +232,7 @@ def _grid_sample(inputs: Arrays) -> np.ndarray:
 
 
 def _multibox(inputs: Arrays) -> dict[str, np.ndarray]:
-    """Rows of class, score, corners, in the order of the anchors, with -1 behind them."""
+    """Rows of class, score, corners, in the order of the anchors, with -1 after them."""
     classes = inputs["probabilities"][0, 1:]
     low, high = inputs["anchors"][..., :2], inputs["anchors"][..., 2:]
     anchors = np.concatenate([(low + high) / 2, high - low], axis=-1)

@@ -1,7 +1,7 @@
 """Convolutions of one pixel run through the pixels of an open image as one line.
 
 A tile of 14 pixels in lines of 16 is calculated twice for each line, and in lines of 4 it is none.
-A 1x1 convolution, and the element-wise operators behind it, know nothing of lines: an image of H
+A 1x1 convolution, and the element-wise operators after it, know nothing of lines: an image of H
 lines and W columns is in memory one line of H * W. The kernel is the one for images of one line,
 and is given how many pixels there are.
 """

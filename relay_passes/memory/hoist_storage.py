@@ -1,4 +1,4 @@
-"""Storage that a branch of an If allocates is allocated in front of the If.
+"""Storage that a branch of an If allocates is allocated before the If.
 
 TVM's planner (``StaticPlanBlockMemory``) gives storage of one branch to tensors of the other, where
 it is not allocated.

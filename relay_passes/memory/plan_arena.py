@@ -83,7 +83,7 @@ def largest(tensors: list[Allocated]) -> tirx.Expr:
 
 
 def _rewritten(main: relax.Function, storages: list[Storage]) -> relax.Function:
-    """The function with its tensors in an arena that is taken in front of the first."""
+    """Return the function with its tensors in an arena, taken before the first of them."""
     builder = relax.BlockBuilder()
     places = {
         tensor.var: number for number, storage in enumerate(storages) for tensor in storage.tensors

@@ -229,7 +229,7 @@ def _has_operands(call: relax.Call) -> bool:
 
 
 def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) -> str:
-    """Why no GPU kernel can compute a call; empty where one can."""
+    """Return the reason why no GPU kernel can compute a call; empty where one can."""
     fitness = of_call(call).gpu
     if fitness.impossible:
         return fitness.impossible

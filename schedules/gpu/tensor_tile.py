@@ -46,7 +46,7 @@ class TensorTile:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What the kernel's template takes: all but the parts."""
+        """Arguments of the kernel's template: all but the parts."""
         return tuple(getattr(self, each.name) for each in fields(self)[:-1])
 
     @property

@@ -330,7 +330,7 @@ class Importer(ONNXGraphImporter):
         return [self._measured(*pair) for pair in zip(items, types, strict=True)]
 
     def _branch(self, convert: Callable[[], relax.Expr]) -> relax.SeqExpr:
-        """Collect the bindings of a branch; none of its values is known behind it."""
+        """Collect the bindings of a branch; none of its values is known after it."""
         known, lengths = dict(self.elements), list(self.lengths)
         self.inside += 1
         self.bb._begin_binding_block()

@@ -138,7 +138,7 @@ def _number(value: ir.Value | None) -> Any:
 
 
 def insert_constant(node: ir.Node, array: np.ndarray) -> ir.Value:
-    """Put a Constant in front of a node; return its value."""
+    """Put a Constant before a node; return its value."""
     made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
     (result,) = made.outputs
     result.const_value = ir.tensor(array)

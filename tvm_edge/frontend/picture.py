@@ -19,7 +19,7 @@ _COLORS = ("RGB", "BGR", "GRAY", *_SWAPS)
 
 @dataclass(frozen=True)
 class Placing:
-    """Where a picture lies in the input of a network.
+    """Place of a picture in the input of a network.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Picture:
         return value if isinstance(value, tuple) else (value,)
 
     def placing(self, height: int, width: int) -> Placing:
-        """Where the picture lies in an input of a network of this size.
+        """Return the place of the picture in an input of this size.
 
         Raises
         ------

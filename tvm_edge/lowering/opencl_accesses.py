@@ -41,7 +41,7 @@ class NameUnalignedStores:
     """Call ``vstoreN`` where a vector is stored that may not be aligned to its size.
 
     Vectors that TVM writes of itself are then aligned, as :func:`with_vector_accesses` assumes.
-    Runs last: before ``StmtSimplify`` an index may hide behind a variable.
+    Runs last: before ``StmtSimplify`` an index may be hidden in a variable.
     """
 
     def transform_function(

@@ -1,7 +1,7 @@
-"""Where a task is along each axis, divided once.
+"""Place of a task along each axis, divided once.
 
 Tasks number the places of several axes. Lengths that only the run tells divide a task's number in
-20 cycles and more, and LLVM leaves a division where it stands: in a loop that pads an image behind
+20 cycles and more, and LLVM leaves a division where it stands: in a loop that pads an image under
 the condition that a line is inside, once for every element.
 """
 

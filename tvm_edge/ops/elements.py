@@ -1,4 +1,4 @@
-"""Elements of tensors that are known in front of the kernels: shapes, axes, sizes, counts.
+"""Elements of tensors that are known before the kernels run: shapes, axes, sizes, counts.
 
 They are what an operator's form or the shape of its result depends on: numbers, or expressions of
 lengths that only the run tells.
@@ -35,7 +35,7 @@ OPAQUE = 8
 
 @dataclass(frozen=True)
 class Elements:
-    """Elements of a tensor that are known in front of its kernels.
+    """Elements of a tensor that are known before its kernels run.
 
     Attributes
     ----------

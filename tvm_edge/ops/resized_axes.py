@@ -53,7 +53,7 @@ class ResizedAxis:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the axis of the result is the operand's, whatever the run has."""
+        """Return true if the axis of the result is the operand's in every run."""
         if self.ratio is not None:
             return _same(self.new, self.old) and _same(*self.ratio)
         return self.scale == 1.0

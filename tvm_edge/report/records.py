@@ -1,4 +1,4 @@
-"""How much of a network tuning records cover."""
+"""Cover of a network's convolutions by tuning records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["RecordsInfo"]
 
 @dataclass(frozen=True)
 class RecordsInfo:
-    """What tuning records said of a model's convolutions.
+    """Tuning records found for a model's convolutions.
 
     Attributes
     ----------

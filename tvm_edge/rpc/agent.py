@@ -86,7 +86,7 @@ class Agent:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the session is over."""
+        """True if the session is over."""
         return bool(self._lost)
 
     def ask(self, request: Request, seconds: float) -> None:

@@ -85,7 +85,7 @@ class JobQueues:
         return sum(len(job.trials) for job in jobs)
 
     def is_current(self, job: Job) -> bool:
-        """Whether anybody still waits for a job."""
+        """Return true if anybody still waits for a job."""
         return job in self._current and not self.ending.is_set()
 
     def tell(self, job: Job, place: int, answer: Done | Failed) -> None:
@@ -173,7 +173,7 @@ class BoardThread(threading.Thread):
 
     @property
     def has_session(self) -> bool:
-        """Whether it could measure now."""
+        """True if it could measure now."""
         return self.is_alive() and self.agent is not None and not self.agent.is_lost
 
     def run(self) -> None:

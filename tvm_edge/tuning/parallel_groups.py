@@ -149,7 +149,7 @@ class GroupTuner:
                     _Block(self, graph, resolved, worker).measure()
 
     def is_over(self) -> bool:
-        """Whether no further group is to be measured."""
+        """Return true if no further group is to be measured."""
         self.check()
         too_many = self.most is not None and len(self.results) >= self.most
         return too_many or (self.deadline is not None and monotonic() > self.deadline)

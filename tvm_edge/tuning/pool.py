@@ -237,5 +237,5 @@ class _Built:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process that built it has died."""
+        """Return true if the process that built it has died."""
         return self.worker.generation != self.generation

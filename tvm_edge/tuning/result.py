@@ -154,7 +154,7 @@ class GroupResult:
 
     @property
     def gains(self) -> bool:
-        """Whether they are faster as one."""
+        """True if they are faster as one."""
         return self.apart is not None and self.merged is not None and self.merged < self.apart
 
 

@@ -260,7 +260,7 @@ def _in_turns(proposals: Sequence[tuple[int, Sequence[int]]], turn: int) -> list
 
 
 def _is_spent(time_budget: float, elapsed: float, search: Search) -> bool:
-    """Whether the rest of a time budget is as long as the last round."""
+    """Return true if the rest of a time budget is as long as the last round."""
     tasks = sum(bool(own.measured) for own in search.tasks)
     trials = _CONFIRMATIONS * (FINALISTS + 1) * tasks  # the heuristic's choice is one more
     confirming = trials * elapsed / search.measured if search.measured else 0.0

@@ -72,7 +72,7 @@ class TransformTimes:
 
 
 def is_view(shape: Shape, before: int, after: int) -> bool:
-    """Whether a single pixel's channels lie as they lay."""
+    """Return true if a single pixel's channels keep their order."""
     whole = all(not block or shape[1] % block == 0 for block in (before, after))
     return shape[2:] == (1, 1) and whole
 

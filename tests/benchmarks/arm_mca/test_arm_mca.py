@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.arm_mca.assembly import Code, Instruction
 from benchmarks.arm_mca.cores import CORES
-from benchmarks.arm_mca.page import part
+from benchmarks.arm_mca.table import tables
 from benchmarks.common.paths import RESULTS
-from benchmarks.papers.render import put
+from benchmarks.pages.sections import listed
 
 _LOOP = """
 kernel:
@@ -67,6 +67,8 @@ def test_a_load_of_128_bits_holds_the_a55_up() -> None:
     assert more - whole <= 2  # they start beside multiply-adds
 
 
-def test_the_page_is_of_the_results() -> None:
-    text = (RESULTS.parent / "RESULTS.md").read_text(encoding="utf-8")
-    assert put(text, "arm_mca", part()) == text
+def test_the_section_has_the_tables_of_the_results() -> None:
+    rows = listed(RESULTS / "arm_mca.json")["rows"]
+    shown = listed(RESULTS / "sections" / "cpu" / "arm.json")["blocks"]
+    for made in tables(rows):
+        assert {"columns": list(made.headers), "rows": made.rows} in shown

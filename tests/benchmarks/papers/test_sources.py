@@ -41,7 +41,7 @@ def test_a_quote_is_a_table_with_its_section(tmp_path: Path) -> None:
     assert found.milliseconds("peer") == {"a": 3.0, "b": 4.0}
     assert found.milliseconds("other") == {}
     assert found.records[1] == {"network": "b", "tvm-edge, µs": 2000, "peer, ms": 4, "note": "x"}
-    assert found.machine_line == 'section "Speed" above: 2026-11-20, a machine with two cores'
+    assert found.machine_line == 'section "Speed": 2026-11-20, a machine with two cores'
 
 
 @pytest.mark.parametrize("text", ["[", json.dumps([{"exhibit": "icpp19 Table 1"}]), "[1]"])
@@ -79,7 +79,7 @@ def test_quoted_figures_stand_beside_the_papers() -> None:
     times = [float(cell) for cell in tuned[0].split("|")[3:5]]
     assert all(0.3 < ms < 1 for ms in times)
     assert re.search(
-        r"^- `python -m benchmarks run gpu`: section \"Networks on a GPU\" above", text, re.M
+        r"^- `python -m benchmarks run gpu`: section \"Networks on a GPU\":", text, re.M
     )
 
 
@@ -159,7 +159,7 @@ def test_a_quick_job_runs_and_its_figures_are_on_the_page(
     (measured,) = read_results([tmp_path]).of("complexity")
     assert measured.quick and not measured.failed
     found = measured.result["networks"]["mobilenet_v2"]
-    text = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    text = (tmp_path / "papers.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^\| MobileNet-V2 \|(?: [\d.]+ \|){3} \d+% .*$", text, re.M)
     mflop, parameters = (float(cell) for cell in line.split("|")[2:4])
     # 300 million multiply-adds and 3.5 million parameters, as published.

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.catalogue import BENCHMARKS
-from benchmarks.common.paths import PAGE, RESULTS
+from benchmarks.common.paths import RESULTS
 from benchmarks.papers import tables
 from benchmarks.papers.figures import papers
 from benchmarks.papers.jobs import Job, jobs, measure, run_line
 from benchmarks.papers.measurements import Results, read_results
 from benchmarks.papers.plots import picture_of
-from benchmarks.papers.render import missed_part, not_measured_part, papers_part, put
+from benchmarks.papers.render import papers_part
 from benchmarks.papers.sources import with_committed
 from tvm_edge import zoo
 
@@ -31,7 +31,6 @@ _ASKED = {
     "very_deep": [f"Table {n}" for n in range(1, 5)],
 }
 _STUDIED = ("icpp19", "Table 4")  # by kernels that were written for it alone
-_PAGE = "# Page\n\nby hand\n\n<!-- papers: generated -->\nold\n<!-- papers: end -->\nby hand too\n"
 _MACHINE = {"cpu": "a CPU", "cores": 2, "python": "3", "versions": {}, "date": "today"}
 
 
@@ -68,7 +67,7 @@ def test_without_results_every_exhibit_is_shown_as_not_measured() -> None:
         name = papers()[key].name
         for title in titles:
             (part,) = re.findall(
-                rf"^\*\*{re.escape(name)}, {title}\*\*(.*?)(?=^\*\*|^###|\Z)", text, re.M | re.S
+                rf"^\*\*{re.escape(name)}, {title}\*\*(.*?)(?=^\*\*|^##|\Z)", text, re.M | re.S
             )
             how = (
                 "the study is at commit"
@@ -81,7 +80,7 @@ def test_without_results_every_exhibit_is_shown_as_not_measured() -> None:
 
 
 def test_measured_figures_stand_beside_the_papers(tmp_path: Path) -> None:
-    page = tmp_path / "RESULTS.md"
+    page = tmp_path / "papers.md"
     tables.main(["--from", str(QUICK), "--results", str(page)])
     text = page.read_text(encoding="utf-8")
     found = json.loads((QUICK / "cpu-llvm.json").read_text(encoding="utf-8"))
@@ -113,29 +112,14 @@ def test_measured_figures_stand_beside_the_papers(tmp_path: Path) -> None:
     assert "**quick" in text and "`python -m benchmarks run cpu " in text
     drawn = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")}
     assert drawn == ({picture_of(key) for key in papers()} if find_spec("matplotlib") else set())
-    # Beside the generated parts it is the committed page.
-    committed = PAGE.read_text(encoding="utf-8")
-    for name in ("missed", "not_measured", "papers"):
-        text, committed = put(text, name, ""), put(committed, name, "")
-    assert text == committed
-
-
-def test_what_people_write_stays() -> None:
-    assert put(_PAGE, "papers", "new") == _PAGE.replace("old", "new\n")
-    for broken in (_PAGE.replace("generated", "gone"), _PAGE + "<!-- papers: end -->", ""):
-        with pytest.raises(SystemExit, match=r"has not the lines .*papers: generated"):
-            put(broken, "papers", "new")
 
 
 def test_the_committed_page_is_what_its_sources_make() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    again = "run: python -m benchmarks run paper_tables --from benchmarks/results/measured"
-    assert put(text, "missed", missed_part()) == text, again
-    assert put(text, "not_measured", not_measured_part()) == text, again
     pictures = {key: picture_of(key) for key in papers()}
-    drawn = {key: name for key, name in pictures.items() if (PAGE.parent / name).exists()}
+    drawn = {key: name for key, name in pictures.items() if (RESULTS / name).exists()}
     found = papers_part(with_committed(read_results([RESULTS / "measured"])), drawn)
-    assert put(text, "papers", found) == text, again
+    again = "run: python -m benchmarks run paper_tables --from benchmarks/results/measured"
+    assert (RESULTS / "papers.md").read_text(encoding="utf-8") == found, again
 
 
 def test_a_folder_or_file_that_is_not_a_result_is_named(tmp_path: Path) -> None:

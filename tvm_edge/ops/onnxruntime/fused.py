@@ -50,7 +50,7 @@ def _fused_matmul(
 def _transposed(bb: relax.BlockBuilder, x: relax.Expr, attrs: Attributes, which: str) -> relax.Expr:
     """Transpose an operand as its attributes say; a vector stays as it is.
 
-    ``transBatchA`` moves the first axis of A behind the other axes of the batch.
+    ``transBatchA`` moves the first axis of A after the other axes of the batch.
     """
     rank = int(x.ty.ndim)
     order = list(range(rank))

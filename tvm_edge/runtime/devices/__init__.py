@@ -1,4 +1,4 @@
-"""Devices that models run on, behind one protocol: whoever loads a model asks for no kind.
+"""Devices that models run on, with one protocol: whoever loads a model asks for no kind.
 
 A new kind is a module here and a line in :data:`DEVICES`.
 """

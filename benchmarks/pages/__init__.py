@@ -1,0 +1,1 @@
+"""Pages of results, written from ``results/sections`` and the lists of bars; nothing reads them."""
