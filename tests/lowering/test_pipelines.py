@@ -37,7 +37,7 @@ def names(passes: list[Any]) -> list[str]:
     [
         (opencl_pipeline.PASSES, LOOPS, GROUPS),
         (cuda_pipeline.PASSES, [], ["DependentLaunches"]),
-        (cpu_pipeline.PASSES, [], []),
+        (cpu_pipeline.PASSES, ["TransposeTiles"], []),
     ],
     ids=["opencl", "cuda", "cpu"],
 )

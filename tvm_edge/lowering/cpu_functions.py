@@ -238,7 +238,7 @@ def _tanh(x: tirx.Expr) -> tirx.Expr:
     less_one = power * (reduced.more + reduced.rest) + (power - _float(1))
     result = tirx.Let(power, reduced.power, tirx.Let(e, less_one, result))
     size = _at_most(tirx.abs(value), _TANH_IS_1)
-    result = tirx.Let(double, size + size, reduced.where(result))
+    result = tirx.Let(double, _float(2) * size, reduced.where(result))
     return tirx.Let(value, x, _with_sign(result, value))
 
 
