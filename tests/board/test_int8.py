@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from tests.board.board import BOARD, Board
-from tests.schedules.test_int8 import SDOT, WORKLOADS, Case, case
+from tests.schedules.int8_cases import SDOT, WORKLOADS, Case, case
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.schedules.cpu import schedule

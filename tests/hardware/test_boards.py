@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.hardware.test_targets import refused
+from tests.hardware.refusals import refused
 from tvm_edge import host
 from tvm_edge.hardware import resolve_target
 from tvm_edge.hardware.boards import BOARDS

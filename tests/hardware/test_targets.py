@@ -11,6 +11,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hardware.refusals import refused
 from tests.runtime.support import run_python
 from tvm_edge import InputError
 from tvm_edge.hardware import cpu, resolve_target
@@ -20,16 +21,6 @@ from tvm_edge.host import host_features, machine, physical_cores
 def x86(mcpu: str) -> dict[str, Any]:
     """An x86-64 target, whatever machine the tests run on."""
     return {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": mcpu}
-
-
-def refused(target: Any, *fragments: str) -> InputError:
-    """Resolve `target` and check what the error says."""
-    with pytest.raises(InputError) as caught:
-        resolve_target(target)
-    for fragment in fragments:
-        assert fragment in str(caught.value)
-    assert caught.value.exit_code == 4
-    return caught.value
 
 
 def test_native_is_this_cpu() -> None:
