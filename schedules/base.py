@@ -28,7 +28,7 @@ WORKSPACE = "tvm_edge.workspace"
 """Number of a kernel's last parameters that are workspace, which nobody else reads."""
 
 Origin = Literal["tuned", "transferred", "heuristic", "fallback"]
-"""Where a kernel's schedule came from.
+"""Source of a kernel's schedule.
 
 ``tuned``: a record of this device; ``transferred``: a record of a like device; ``heuristic``: a
 template that knows the operator, with knobs from a rule; ``fallback``: the generic loop schedule

@@ -36,10 +36,10 @@ LEAST_GAIN = 0.04
 one of those that were measured loses 2 % (benchmarks/fusion/policy.py)."""
 
 MOST_MEMBERS = 8
-"""Of a group: as many as EMDL'21 has measured (Figure 9)."""
+"""Largest group: as many as EMDL'21 has measured (Figure 9)."""
 
 UNKNOWN = "nobody measured it, and without that nothing is merged on this device"
-"""Why a group is left apart of which there is no record, on a device of which little is known."""
+"""Reason to leave a group apart of which there is no record, on a device of which little is known."""
 
 # Levels between kernels that are looked at together.
 _FAR = 16

@@ -29,7 +29,7 @@ _BARRIERS = "they have barriers, and compilers of OpenCL for CPUs get such kerne
 _UNMERGED = "together they exceed what a launch may have, or have nothing that runs in parallel"
 
 Measured = Callable[[Sequence[Sequence[Launch]]], float | None]
-"""How many times faster kernels are as one by a measurement, given the launches of each."""
+"""Measured speed-up of kernels as one over the same apart, given the launches of each."""
 
 
 class KernelCall:

@@ -63,7 +63,7 @@ def test_a_board_is_a_host() -> None:
 def test_a_feature_is_asked_for_by_the_artifact(
     extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a loader compares: the list of the target, and the words of the board's Linux."""
+    """A loader compares the list of the target with the words of the board's Linux."""
     target = {**BOARDS["raspberry-pi-3"].config, "mattr": [f"+{extension}"]}
     asked = resolve_target(target).features
     monkeypatch.setattr(host, "machine", lambda: "aarch64")

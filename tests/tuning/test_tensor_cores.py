@@ -114,7 +114,7 @@ def local_memory(plan: Any) -> list[str]:
 
 @pytest.mark.parametrize("dtype", ["float16", "tf32"])
 def test_candidates_are_checked_by_exact_multiples(dtype: str) -> None:
-    """Of what a candidate runs 24 times, ONNX Runtime's arithmetic in place of the GPU's."""
+    """A candidate's model of 24 layers is right with ONNX Runtime's arithmetic, not the GPU's."""
     own = workload(dtype)
     problem = make_problem(own)
     assert str(problem.image.dtype) == STORED[dtype]

@@ -19,7 +19,7 @@ from tvm_edge.schedules.accesses import constant
 __all__ = ["VectorElements"]
 
 _BYTES = 16
-"""Of a vector."""
+"""Size of a vector."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="VectorElements")

@@ -16,7 +16,7 @@ from tvm_edge.schedules.base import workspace_of
 __all__ = ["Area", "GroupProblem", "group_problem"]
 
 Area = tuple[int, int]
-"""Where the part of a result begins along axis 1, and its extent."""
+"""Start of the part of a result along axis 1, and its extent."""
 
 
 @dataclass(frozen=True)

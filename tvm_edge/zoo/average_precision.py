@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 __all__ = ["Detections", "Truth", "average_precision", "box_iou", "mean_average_precision"]
 
 Detections: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-"""Of a picture: boxes ``[n, 4]`` (y1, x1, y2, x2), scores ``[n]`` and classes ``[n]``."""
+"""Findings in a picture: boxes ``[n, 4]`` (y1, x1, y2, x2), scores ``[n]`` and classes ``[n]``."""
 
 Truth: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
-"""Of a picture: boxes ``[objects, 4]`` and classes ``[objects]``."""
+"""Objects of a picture: boxes ``[objects, 4]`` and classes ``[objects]``."""
 
 
 def mean_average_precision(

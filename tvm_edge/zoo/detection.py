@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 BOX_SCALES = (10.0, 10.0, 5.0, 5.0)
-"""What y, x, height and width are multiplied by in SSD's encoding: one over its deviations."""
+"""Factors of y, x, height and width in SSD's encoding: one over its deviations."""
 
 # Encodings that move a box by about 5 % and stretch it by 10 %.
 ENCODINGS = Scale(deviation=0.5, mean=0.0, spread=0.1)

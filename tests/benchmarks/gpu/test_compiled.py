@@ -1,4 +1,4 @@
-"""What nvcc says of kernels, and that the largest tiles keep their registers."""
+"""Reports of nvcc on kernels are read; the largest tiles do not spill."""
 
 from __future__ import annotations
 

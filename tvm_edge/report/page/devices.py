@@ -13,7 +13,7 @@ _ELIDED = "elided"
 """The style class of operators without a kernel."""
 
 MISSING = "missing"
-"""That of operators without an implementation."""
+"""Device of operators without an implementation."""
 
 _STYLES = 3
 

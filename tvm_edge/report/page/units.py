@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 NOTHING = "–"
-"""What is not known."""
+"""Cell for what is not known."""
 
 
 def decimals(value: float | None, places: int, scale: float = 1) -> str:
