@@ -246,13 +246,10 @@ def conv2d(
     padded = staged(image, pad_image(image, stored))
     out_h = outputs(lines + padding[0] + padding[2], kernel_h, strides[0], dilation[0])
     out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])
-    ky = te.reduce_axis((0, kernel_h), name="ky")
-    kx = te.reduce_axis((0, kernel_w), name="kx")
-    attrs: dict[str, Any] = {CONFIG: config} if config else {}
-    if reach:
-        attrs[REACH] = reach
-    if channels % block and groups == 1:
-        attrs[CHANNELS] = channels
+    ky, kx = (te.reduce_axis((0, n), name=k) for n, k in ((kernel_h, "ky"), (kernel_w, "kx")))
+    fills = channels % block == 0 or groups > 1
+    said = {CONFIG: config, REACH: reach, CHANNELS: 0 if fills else channels}
+    attrs = {key: value for key, value in said.items() if value}
     shape = (batch, blocks, out_h, out_w, lanes)
 
     def line(y: tirx.Expr) -> tirx.Expr:

@@ -39,7 +39,7 @@ MOST_MEMBERS = 8
 """Largest group: as many as EMDL'21 has measured (Figure 9)."""
 
 UNKNOWN = "nobody measured it, and without that nothing is merged on this device"
-"""Reason to leave a group apart of which there is no record, on a device of which little is known."""
+"""Reason to leave a group apart that has no record, on a device of which little is known."""
 
 # Levels between kernels that are looked at together.
 _FAR = 16

@@ -244,13 +244,11 @@ def schedule_panels(
         if own:
             sch.compute_at(copy, task, preserve_unit_loops=True)
         _vectorize_copy(sch, copy, tile, lanes, parallel=parallel and not own)
-    accumulators = epilogue
+    left = rows % (chunk * tile.rows) != 0, columns % width != 0
     if final is None:
         sch.set_scope(block, 0, "local")
-    else:
-        accumulators = sch.cache_write(block, 0, "local")
-    left = rows % (chunk * tile.rows) != 0, columns % width != 0
-    _store_tiles(sch, accumulators, strips, product, lanes, left)
+    stores = epilogue if final is None else sch.cache_write(block, 0, "local")
+    _store_tiles(sch, stores, strips, product, lanes, left)
     sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)

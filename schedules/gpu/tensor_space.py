@@ -30,7 +30,7 @@ _STORED = {"float16": "float16", "int8": "int8", "tf32": "float32"}
 """Type of the image by that of the workload."""
 
 _CACHED = (0, 1, 2)
-"""Choices of the operands that go through the L1 cache: no estimate tells, so a search tries all."""
+"""Choices of what goes through the L1 cache: no estimate tells, so a search tries all."""
 
 
 def on_tensor_cores(workload: ConvWorkload, spec: DeviceSpec) -> bool:

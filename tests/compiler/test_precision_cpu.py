@@ -16,6 +16,7 @@ from tvm import tirx
 import tvm_edge
 from tests.onnx_models import make_model, reference, relative_error
 from tests.quantized_models import QuantizedGraph
+from tests.schedules.harness import block_names
 from tvm_edge.compiler.compilation import begin
 from tvm_edge.compiler.driver import PIPELINE
 from tvm_edge.compiler.options import Options
@@ -151,6 +152,10 @@ def test_conversions_are_of_vectors(target: Any, widens: str, narrows: str, scal
         assert converting, func
         single = [line for line in code.splitlines() if re.search(scalar, line)]
         assert len(single) <= len(converting) // 4, "\n".join(single)
+        names = block_names(func)
+        if "conv2d_blocked_update" in names:
+            # Of a convolution that reads float16 itself each pixel is converted for each filter.
+            assert names & {"widened", "padded"}, func
 
 
 def test_mixed_loses_to_float32_never_by_its_estimate(model: onnx.ModelProto) -> None:

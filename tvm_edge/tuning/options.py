@@ -39,17 +39,9 @@ def check_options(
     ------
     InputError
     """
-    for name, value in (("trials", trials), ("seed", seed)):
-        least = 1 if name == "trials" else 0
-        if (value is not None or name == "seed") and (
-            not isinstance(value, Integral) or isinstance(value, bool) or value < least
-        ):
-            raise InputError(
-                f"{name} is {value!r}, and must be a whole number of at least {least}",
-                name=name,
-                expected=f"a number >= {least}",
-                got=repr(value),
-            )
+    if trials is not None:
+        _check_number("trials", trials, 1)
+    _check_number("seed", seed, 0)
     if time_budget is not None and (
         not isinstance(time_budget, int | float)
         or isinstance(time_budget, bool)
@@ -60,21 +52,14 @@ def check_options(
             name="time_budget",
             got=repr(time_budget),
         )
-    if not isinstance(level, str) or level not in LEVELS:
-        known = ", ".join(LEVELS)
-        raise InputError(
-            f"level={level!r} does not exist; {near_matches(str(level), LEVELS)}",
-            name="level",
-            expected=known,
-            got=repr(level),
-        )
-    if not isinstance(precision, str) or precision not in _PRECISIONS:
-        raise InputError(
-            f"precision={precision!r} does not exist; {near_matches(str(precision), _PRECISIONS)}",
-            name="precision",
-            expected=", ".join(_PRECISIONS),
-            got=repr(precision),
-        )
+    for name, value, known in (("level", level, LEVELS), ("precision", precision, _PRECISIONS)):
+        if not isinstance(value, str) or value not in known:
+            raise InputError(
+                f"{name}={value!r} does not exist; {near_matches(str(value), known)}",
+                name=name,
+                expected=", ".join(known),
+                got=repr(value),
+            )
     if precision != "float32" and (graph or parallel_fusion):
         name = "graph" if graph else "parallel_fusion"
         raise InputError(
@@ -111,6 +96,16 @@ def check_options(
             "its folder",
             name="tuning_logs",
             got=repr(str(tuning_logs)),
+        )
+
+
+def _check_number(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(
+            f"{name} is {value!r}, and must be a whole number of at least {least}",
+            name=name,
+            expected=f"a number >= {least}",
+            got=repr(value),
         )
 
 
