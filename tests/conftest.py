@@ -223,6 +223,7 @@ def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         simd_bytes=16,
         local_memory_kind="global",
         tensor_cores=False,
+        cores=4,
     )
 
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ void tvm_edge_copy(unsigned target, const void* sourc
                  ::"r"(target), "r"((ZERO & 255) * 0x01010101u) : "memory");
     return;
   }
-  const int bytes = exists ? 16 : 0;  // the rest is filled with zeros
+  const int bytes = exists ? 16 : 0;  // none is read, and zeros are written
   if (L1) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
                  ::"r"(target), "l"(source), "r"(bytes) : "memory");
@@ -160,8 +160,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       const uint4* from = (const uint4*)filters + (u * FILTERS + first_row + i % ROWS);
       if (ITEMS % ROWS == 0) from = filter + (step * DEPTH + s * (ITEMS / ROWS)) * FILTERS;
       if (FILTER_UNITS % ITEMS == 0 || i < FILTER_UNITS)
-        tvm_edge_copy<(CACHED > 1), 0>(to + s * ITEMS * 16, exists ? from : (const uint4*)filters,
-                                    exists);
+        tvm_edge_copy<(CACHED > 1), 0>(to + s * ITEMS * 16, from, exists);
     }
     const int first = step * DEPTH / BLOCKS;
 #pragma unroll
@@ -176,8 +175,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       const int further = block * (H * W) + y * DH * W + x * DW;
       const uint4* from = Place::at(image, pixel[s], further);
       if (PIXEL_UNITS % ITEMS == 0 || i < PIXEL_UNITS)
-        tvm_edge_copy<(CACHED > 0), ZERO>(to + (FILTER_UNITS + s * ITEMS) * 16,
-                                    exists ? from : (const uint4*)image, exists);
+        tvm_edge_copy<(CACHED > 0), ZERO>(to + (FILTER_UNITS + s * ITEMS) * 16, from, exists);
     }
   };
 #pragma unroll
@@ -242,8 +240,10 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 #pragma unroll
         for (int i = 0; i < DOWN; i++)
 #pragma unroll
-          for (int j = 0; j < BESIDE; j++)
+          for (int n = 0; n < BESIDE; n++) {  // there and back: registers are read once at each turn
+            const int j = i % 2 ? BESIDE - 1 - n : n;
             Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j]);
+          }
       }
     }
   }

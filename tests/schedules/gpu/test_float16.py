@@ -28,7 +28,9 @@ from tests.onnx_models import make_model
 from tests.opencl.support import child_environment
 from tests.schedules.gpu.harness import ORIN, gpu_functions
 from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, intel_environment
+from tvm_edge.compiler import graph_passes
 from tvm_edge.compiler.driver import compile_with
+from tvm_edge.compiler.precision_choice import PrecisionChoice
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.relay_passes.precision.calculate_in_float32 import calculate_in_float32
@@ -60,10 +62,11 @@ def rounded(array: Array) -> Array:
 
 
 @pytest.fixture
-def half(gpu: str) -> str:
-    """A kind of GPU whose device calculates in float16."""
+def half(gpu: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A kind of GPU whose device calculates in float16, and nothing stays float32 by estimate."""
     if not resolve_target(gpu).spec.float16:
         pytest.skip(f"{resolve_target(gpu).spec.name} has no float16")
+    monkeypatch.setattr(graph_passes, "choose_precision", lambda *_: PrecisionChoice())
     return gpu
 
 
