@@ -214,7 +214,7 @@ class Decisions:
             known = all(copy["bytes"] for copy in copied)  # else it depends on data
             parts.append(size if known else f"{size} and what depends on data")
         if shared:
-            parts.append(f"{_number(shared, 'crossing')} in shared memory")
+            parts.append(f"{_number(shared, 'tensor')} in shared memory")
         line = ", ".join(parts)
         if deserted := self.deserted_line():
             line += f"; {deserted}"
