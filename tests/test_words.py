@@ -18,7 +18,12 @@ FOLDERS = ("tvm_edge", "schedules", "relay_passes", "benchmarks", "tools")
 
 # A first line is an imperative or a noun phrase that stands alone.
 _OPENING = re.compile(r"(?:What|How|That|Of|Whether|Where|Why|The same)\b")
-_WORDS = {"behind": "after", "in front of": "before"}
+_WORDS = {
+    "behind": "after",
+    "in front of": "before",
+    "crossings": "copies",
+    "the GPU's tensors": "tensors of the device",
+}
 _RIGHT = ("left behind", "what is behind them")  # nothing remains; things in a picture
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Parsing all modules takes seconds: only those are parsed that have one of these at all.

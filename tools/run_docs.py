@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Between marks, not behind one: a formatter of Python leaves that alone.
 _SNIPPET = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)

@@ -37,11 +37,11 @@ class Check:
     name : str
     status : {"ok", "missing", "wrong"}
     found : str
-        What is there.
+        State of it here.
     needed_for : str
-        What does not work without it.
+        Features that do not work without it.
     command : str
-        What to type to mend it; empty if nothing is wrong.
+        Command that mends it; empty if nothing is wrong.
     """
 
     name: str

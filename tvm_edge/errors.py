@@ -57,7 +57,7 @@ class TvmEdgeError(Exception):
     Attributes
     ----------
     exit_code : int
-        What the command line exits with: 4 for something the user can correct in the model,
+        Exit status of the command line: 4 for something the user can correct in the model,
         the input or the options, 5 for a missing dependency or device, 1 for a bug of ours.
     """
 

@@ -9,10 +9,10 @@ what NonMaxSuppression on the CPU costs end to end, beside 0.5 % or less in ICPP
 bar: ``auto`` not slower than the best of device, CPU and list by more than 2 % and the spread,
 which is that of the medians of the two halves of the best one's rounds.
 
-**Crossings.** A chain of pools that changes the device after each, against the same pools on the
-GPU alone and on the CPU alone: a crossing is the difference over their number. Beside it the link
+**Copies.** A chain of pools that changes the device after each, against the same pools on the
+GPU alone and on the CPU alone: a copy is the difference over their number. Beside it the link
 by itself: copies of 4 bytes to 64 MiB between host and device, each to its end, as a latency and a
-bandwidth, and what waiting for a kernel takes. The bar: a crossing within 1.2 of latency + bytes /
+bandwidth, and what waiting for a kernel takes. The bar: a copy within 1.2 of latency + bytes /
 bandwidth; where memory is shared and nothing is copied, 50 µs.
 
 **Overlap.** A pool on the GPU, read by a chain of pools on the CPU and by one on the GPU, which
@@ -59,10 +59,10 @@ PLACEMENTS: dict[str, Any] = {
     "CPU": None,
 }
 
-_PARTS = ("placements", "crossings", "overlap")
+_PARTS = ("placements", "copies", "overlap")
 _WARM_UP = 3
 _LINK_SIZES = (4, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
-_CHAIN = 8  # operators, and as many crossings less one
+_CHAIN = 8  # operators, and as many copies less one
 _SIDES = (16, 512, 2048)  # of the square images of floats that cross
 _CHAINED = ("GPU", "CPU", "both")
 # Of the heads: operators and side of their window, so that a real GPU and a CPU take a while.
@@ -156,7 +156,7 @@ def _chain(side: str, target: str, placement: str, _folder: Path) -> dict[str, A
     copies = compiled.report.copies
     return {
         "us": compiled.benchmark({"x": x}, repeat=200).device.median * 1e3,  # milliseconds
-        "crossings": len(copies),
+        "copies": len(copies),
         "zero_copy": sum(bool(copy.get("zero_copy")) for copy in copies),
     }
 
@@ -292,7 +292,7 @@ def _placements(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _crossings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _copies(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     chains = []
     for side in _SIDES:
         row: dict[str, Any] = {"bytes": 4 * side**2}
@@ -302,9 +302,9 @@ def _crossings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 for _ in range(min(3, options.rounds))
             ]
             row[placement] = median(r["us"] for r in rounds)
-            row["crossings"], row["zero_copy"] = rounds[0]["crossings"], rounds[0]["zero_copy"]
+            row["copies"], row["zero_copy"] = rounds[0]["copies"], rounds[0]["zero_copy"]
         # Half of the operators run on each device.
-        row["us"] = (row["both"] - (row["GPU"] + row["CPU"]) / 2) / row["crossings"]
+        row["us"] = (row["both"] - (row["GPU"] + row["CPU"]) / 2) / row["copies"]
         chains.append(row)
     link = require_child(__name__, "link", options.target, folder)
     return {"link": link, "chains": chains}
@@ -358,7 +358,7 @@ def _placement_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _crossing_lines(found: dict[str, Any]) -> list[str]:
+def _copy_lines(found: dict[str, Any]) -> list[str]:
     link, ways = found["link"], ("to_host", "to_device")
     latency, rate = {}, {}
     for way in ways:
@@ -369,7 +369,7 @@ def _crossing_lines(found: dict[str, Any]) -> list[str]:
         ", ".join(f"{way}: {latency[way]:.1f} µs and {rate[way]:.1f} GB/s" for way in ways)
         + f"; {link['wait']:.1f} µs of it for the kernel's end",
         "",
-        "| bytes | both, µs | GPU, µs | CPU, µs | crossings | of them zero-copy | a crossing, µs "
+        "| bytes | both, µs | GPU, µs | CPU, µs | copies | of them zero-copy | a copy, µs "
         "| latency + bytes / bandwidth | ratio |",
         "|---" * 9 + "|",
     ]
@@ -377,7 +377,7 @@ def _crossing_lines(found: dict[str, Any]) -> list[str]:
         expected = sum(latency[w] + row["bytes"] / rate[w] / 1e3 for w in ways) / len(ways)
         lines.append(
             f"| {row['bytes']:,} | {row['both']:,.1f} | {row['GPU']:,.1f} | {row['CPU']:,.1f} "
-            f"| {row['crossings']} | {row['zero_copy']} | {row['us']:,.1f} | {expected:,.1f} "
+            f"| {row['copies']} | {row['zero_copy']} | {row['us']:,.1f} | {expected:,.1f} "
             f"| **{row['us'] / expected:.2f}** |"
         )
     return lines
@@ -395,9 +395,9 @@ def main(arguments: Sequence[str]) -> None:
         if "placements" in options.part:
             found["placements"] = _placements(options, Path(folder))
             print("\n".join(_placement_lines(found["placements"])), flush=True)
-        if "crossings" in options.part:
-            found["crossings"] = _crossings(options, Path(folder))
-            print("\n".join(_crossing_lines(found["crossings"])), flush=True)
+        if "copies" in options.part:
+            found["copies"] = _copies(options, Path(folder))
+            print("\n".join(_copy_lines(found["copies"])), flush=True)
         if "overlap" in options.part:
             found["overlap"] = _overlap(options, Path(folder))
             print("\n".join(_overlap_lines(found["overlap"])), flush=True)

@@ -31,7 +31,7 @@ def with_stages(
     lower : callable
         Makes instructions of such a module, and records none of them.
     shared : collection of {"read", "write"}
-        What the CPU does with the GPU's tensors where they are.
+        Accesses of the host to tensors of the device where they are.
 
     Returns
     -------

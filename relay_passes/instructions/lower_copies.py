@@ -26,7 +26,7 @@ class LowerCopies:
     Parameters
     ----------
     shared : collection of {"read", "write"}
-        What the CPU does with the GPU's tensors where they are, instead of copying them.
+        Accesses of the host to tensors of the device where they are, instead of copying them.
     overlapped : bool
         Whether the GPU works while the CPU waits for one of its tensors.
     """

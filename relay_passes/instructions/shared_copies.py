@@ -1,10 +1,10 @@
 """Copies between a GPU and the CPU that shared memory spares.
 
-To the CPU: its kernels read a view of the GPU's tensor, which kernels of the GPU may read too. The
-view extends the life of what it views, so the memory planner gives its storage to nobody else.
+To the host: its kernels read a view of the device tensor, which kernels of the device may read too.
+The view extends the life of what it views, so the memory planner gives its storage to nobody else.
 
-To the GPU: a kernel of the CPU writes where the GPU will read. The tensor is the GPU's from the
-beginning, and the CPU's kernels see it through a view.
+To the device: a kernel of the host writes where the device will read. The tensor is on the device
+from the beginning, and kernels of the host see it through a view.
 
 What a device can do is found out when the model runs: where its memory is its own after all, or
 must be mapped in another way, the functions called here copy.
@@ -37,7 +37,7 @@ def shared_copies(mod: tvm.IRModule, shared: Collection[str]) -> dict[relax.Var,
     mod : IRModule
         Two devices; operators are kernels, and copies ``to_vdevice``.
     shared : collection of {"read", "write"}
-        What the CPU may do with the GPU's tensors where they are.
+        Accesses of the host to tensors of the device where they are.
 
     Returns
     -------

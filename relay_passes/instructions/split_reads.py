@@ -1,7 +1,7 @@
-"""Reads of the GPU's tensors in two halves, so that the GPU works while the host waits.
+"""Reads of device tensors in two halves, so that the device works while the host waits.
 
-A tensor that the CPU reads is waited for by itself: its read begins after the kernel that makes it
-and ends before the CPU's first kernel that needs it, while the GPU goes on.
+A tensor that the host reads is waited for by itself: its read begins after the kernel that makes it
+and ends before the host's first kernel that needs it, while the device goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["late_reads", "split_reads"]
 
 
 def late_reads(mod: tvm.IRModule) -> dict[relax.Var, int]:
-    """The reads of the GPU's tensors that it can work beside.
+    """Return the reads of device tensors that the device can work beside.
 
     Parameters
     ----------

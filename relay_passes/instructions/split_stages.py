@@ -62,8 +62,8 @@ def split_stages(lifted: tvm.IRModule, shared: Collection[str] = ()) -> list[Sta
         Scheduled kernels; ``main`` takes the weights as its last parameter, and copies between
         devices are ``to_vdevice``.
     shared : collection of {"read", "write"}
-        What the CPU does with the GPU's tensors where they are. It writes none of them here: it
-        would wait for the GPU's work on other frames.
+        Accesses of the host to tensors of the device where they are. It writes none of them
+        here: it would wait for the device's work on other frames.
 
     Returns
     -------

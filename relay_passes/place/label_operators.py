@@ -176,8 +176,8 @@ def label_parameters(
     """Choose the device of each parameter of ``main``.
 
     Inputs that both devices read come from the host and stay there: otherwise they would be copied
-    to the GPU and back. Where the devices have `shared` memory, the CPU reads the GPU's tensors for
-    nothing.
+    to the GPU and back. Where the devices have `shared` memory, the CPU reads tensors of the GPU
+    without a copy.
     """
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
     for binding in all_bindings(func.body):

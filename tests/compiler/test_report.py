@@ -162,7 +162,7 @@ def _three_reductions() -> onnx.ModelProto:
         (
             "mali-g76",
             ["second"],
-            "opencl 2/3 operators, 3 partitions, 1 copy, 16 KiB, 1 crossing in shared memory; "
+            "opencl 2/3 operators, 3 partitions, 1 copy, 16 KiB, 1 tensor in shared memory; "
             "CPU: Softmax ×1",
         ),
         (

@@ -25,7 +25,7 @@ SECTIONS = (
     "Fusion groups",
     "Memory",
     "Operators",
-    "Crossings",
+    "Copies",
     "Precision",
     "Layouts",
     "Compilation",
@@ -63,7 +63,7 @@ def test_the_page_has_the_report(tmp_path: Path) -> None:
     (crossing,) = report.copies
     (row,) = page.tables["copies-table"][1:]
     assert row[0] == crossing["tensor"] and row[-3:] == ["shared memory", "0.8", "0.0"]
-    assert "0 copies, 1 crossing in shared memory" in page.text
+    assert "0 copies, 1 tensor in shared memory" in page.text
     assert "864 B, shared" in page.text  # on the edge of the graph too
     assert report.memory is not None
     sizes = {row[0]: row[2] for row in page.tables["memory-table"]}

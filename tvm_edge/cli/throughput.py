@@ -21,15 +21,15 @@ class Throughput:
     Attributes
     ----------
     runs_per_second : float
-        Of all copies together.
+        Runs of all copies together.
     frames_per_second : float
-        The same by the length of the first input's first axis, the batch.
+        Frames of all copies, by the length of the first input's first axis, the batch.
     median_ms, p90_ms : float
         Latency of a run meanwhile.
     streams : int
         Copies.
     threads : int
-        Of each copy.
+        Threads of each copy.
     batch, runs : int
     """
 

@@ -130,7 +130,7 @@ def compile(
         (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be; ``False``:
         nowhere. ``report.fusion_groups`` says which, and why others do not.
     memory_budget : int or str, optional
-        What a process that loads the exported model and runs it may take: bytes, or a size as
+        Most memory of a process that loads the exported model and runs it: bytes, or a size as
         ``"512MiB"``. Counted is anonymous and shared memory, that of the Python process included,
         and memory that a GPU has of its own; weights that are mapped from the artifact are not, as
         the operating system may drop them. The fastest plan by prediction is taken that fits:

@@ -155,7 +155,7 @@ def copies_of(
         With ``to_vdevice`` in ``main``, whose operators are kernels.
     model : ImportedModel
     shared : collection of {"read", "write"}
-        What the CPU does with the GPU's tensors where they are.
+        Accesses of the host to tensors of the device where they are.
     """
     devices = vdevices_of(mod)
     main = mod["main"]

@@ -49,7 +49,7 @@ class Picture:
     Parameters
     ----------
     layout : {"NHWC", "NCHW"}
-        Of the picture; the network's own is read from the model.
+        Layout of the picture; the network's own is read from the model.
     dtype : {"uint8", "float32"}
     size : (int, int), optional
         Height and width of the picture. Default: the network's, and nothing is resized.
@@ -66,7 +66,7 @@ class Picture:
         Resize the shorter side to so many pixels, or both to these, and cut the network's size out
         of the centre, as torchvision's ``Resize`` and ``CenterCrop`` do.
     fill : float
-        Of letterbox, before `mean`.
+        Value that letterbox fills with, before `mean`.
     mean, std : float or sequence of float, optional
         In the picture's units (0 to 255 of uint8), for each channel in the network's order.
     """

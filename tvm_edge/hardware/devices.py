@@ -19,7 +19,7 @@ class Device:
     Attributes
     ----------
     target : str
-        What to pass as ``target=``.
+        Value for ``target=``.
     index : int
         Counts the devices of one kind; ``load(path, device="opencl:1")``.
     key : str

@@ -23,8 +23,8 @@ class DeviceSpec:
     key : str
         ``vendor/architecture`` or ``vendor/device``; names the device in tuning records.
     kind : {"cpu", "gpu"}
-        How kernels run: as functions of the host's process with parallel loops, or as grids of
-        work-groups that a driver launches.
+        Way in which kernels run: as functions of the host's process with parallel loops, or as
+        grids of work-groups that a driver launches.
     name : str
         The marketing or driver name, for people.
     cores : int
@@ -38,8 +38,8 @@ class DeviceSpec:
     wave : int
         Work-items that execute in lockstep (warp, wavefront, sub-group); 1 on a CPU.
     sub_groups : tuple of int
-        How many work-items may form a sub-group whose size a kernel requires, where the driver has
-        Intel's block reads, block writes and shuffles (``cl_intel_subgroups``,
+        Numbers of work-items that may form a sub-group whose size a kernel requires, where the
+        driver has Intel's block reads, block writes and shuffles (``cl_intel_subgroups``,
         ``cl_intel_required_subgroup_size``); empty elsewhere.
     simd_bytes : int
         Width of one vector register of a CPU core, or of a work-item's preferred vector.

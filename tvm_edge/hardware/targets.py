@@ -77,7 +77,7 @@ class ResolvedTarget:
 
     @property
     def shared(self) -> frozenset[str]:
-        """Accesses of the CPU to the GPU's tensors where they are: ``read``, ``write``."""
+        """Accesses of the host to tensors of the device where they are: ``read``, ``write``."""
         if not self.facts.maps_memory or not self.spec.unified_memory:
             return frozenset()
         return frozenset(("read", "write") if self.spec.fine_grained_memory else ("read",))

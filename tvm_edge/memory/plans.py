@@ -215,7 +215,8 @@ def _why_not_unified(beside_cpu: bool, unified: bool) -> str:
     if not unified:
         return "the device has a memory of its own"
     return (
-        "as is has one copy already: what is uploaded leaves the process, and crossings are mapped"
+        "as is has one copy already: what is uploaded leaves the process, and shared tensors are "
+        "mapped"
     )
 
 

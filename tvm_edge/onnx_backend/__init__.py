@@ -165,7 +165,7 @@ class TvmEdgeBackend(Backend):
         Returns
         -------
         namedtuple of np.ndarray
-            Of the outputs that have a name.
+            Results of the outputs that have a name.
 
         Raises
         ------

@@ -34,7 +34,7 @@ class Finding:
         Something is installed, and does not work.
     found : str
     command : str
-        What to type to mend it; empty if nothing is wrong.
+        Command that mends it; empty if nothing is wrong.
     """
 
     usable: bool

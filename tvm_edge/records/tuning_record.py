@@ -50,11 +50,11 @@ class Workload:
     operator : str
         ``conv2d``.
     shapes : tuple of tuple of int
-        Of the operands, in order.
+        Shapes of the operands, in order.
     dtype, layout : str
-        Of the operands.
+        Type and layout of the operands.
     attributes : dict
-        Of the operator by name: numbers, words, lists of numbers.
+        Attributes of the operator by name: numbers, words, lists of numbers.
     """
 
     operator: str
@@ -228,7 +228,7 @@ def parse_record(
     ----------
     text : str or bytes
     version : int
-        Of the schema.
+        Version of the schema.
     what : str
         Name of the record in messages.
     make : callable

@@ -56,12 +56,12 @@ class CompileReport(Decisions):
         Operators without an implementation; only :func:`tvm_edge.analyze` returns such a report,
         and :func:`tvm_edge.compile` raises.
     precision : PrecisionInfo or None
-        Of ``precision="float16"`` and ``"mixed"``: which operators run in which type.
+        With ``precision="float16"`` and ``"mixed"``: which operators run in which type.
     records : RecordsInfo or None
-        How many convolutions have their configuration from tuning records, and which records were
-        ignored; ``None`` where none were asked for, or none can say anything.
+        Number of convolutions that have their configuration from tuning records, and which records
+        were ignored; ``None`` where none were asked for, or none can say anything.
     layout_choice : LayoutsInfo or None
-        What ``tune(…, graph=True)`` chose for the whole network; ``None`` where nobody did, and
+        Choice of ``tune(…, graph=True)`` for the whole network; ``None`` where nobody did, and
         `layouts` are by estimates.
     models : tuple[ModelAlone, ...]
         Kernels and memory of each of several models where it runs alone. All else is of a run of
@@ -88,8 +88,8 @@ class CompileReport(Decisions):
         ----------
         path : path
         profile : Profile, optional
-            Of the same model: ``model.profile()``. Without one the page has shares of FLOPs and
-            bytes in place of times.
+            Profile of the same model: ``model.profile()``. Without one the page has shares of FLOPs
+            and bytes in place of times.
 
         Raises
         ------

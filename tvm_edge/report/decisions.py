@@ -38,7 +38,7 @@ class Placement:
     device : str
         ``"llvm"``, ``"opencl"``, …; empty for an operator that vanished at compile time.
     reason : str
-        Why there.
+        Reason for the device.
     """
 
     operator: str
@@ -59,7 +59,7 @@ class KernelInfo:
         The user's operators it computes.
     device : str
     origin : {"tuned", "transferred", "heuristic", "fallback"}
-        Where its schedule came from.
+        Source of its schedule.
     rule : str
         The schedule rule.
     flops : float
@@ -72,7 +72,7 @@ class KernelInfo:
     weights, results, workspace : int
         Bytes of its constants as stored, of what it writes, and of its scratch space.
     streamed : int
-        Of `weights` those that every run reads from the artifact.
+        Part of `weights` that every run reads from the artifact.
     """
 
     name: str
@@ -95,9 +95,9 @@ class Launches:
     Attributes
     ----------
     kernels : tuple[KernelInfo, ...]
-        Of a run of everything.
+        Kernels of a run of all models.
     alone : tuple[tuple[KernelInfo, ...], ...]
-        Of each of several models by itself.
+        Kernels of each of several models by itself.
     """
 
     kernels: tuple[KernelInfo, ...]
@@ -214,7 +214,7 @@ class Decisions:
             known = all(copy["bytes"] for copy in copied)  # else it depends on data
             parts.append(size if known else f"{size} and what depends on data")
         if shared:
-            parts.append(f"{_number(shared, 'crossing')} in shared memory")
+            parts.append(f"{_number(shared, 'tensor')} in shared memory")
         line = ", ".join(parts)
         if deserted := self.deserted_line():
             line += f"; {deserted}"

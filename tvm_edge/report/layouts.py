@@ -42,7 +42,7 @@ class LayoutsInfo:
     Attributes
     ----------
     convolutions : dict of str to int
-        How many convolutions have each layout, of those that have a choice.
+        Number of convolutions with each layout, of those that have a choice.
     transforms : tuple of TransformInfo
     predicted, bound : float
         Seconds of a run, predicted from the latency of its operators and transforms; the lower
@@ -50,7 +50,7 @@ class LayoutsInfo:
     measured, before : float
         Seconds of a run when it was tuned, with these layouts and without.
     fixed : dict of str to int
-        How many others have each layout: convolutions of int8, around which these were chosen.
+        Number of others with each layout: int8 convolutions, around which these were chosen.
     """
 
     convolutions: dict[str, int]

@@ -25,7 +25,7 @@ class PlanInfo:
         The term that dominates the time.
     taken : bool
     reason : str
-        Why it was taken, or why not.
+        Reason to take it, or not to.
     pipelined : bool
         Whether frames are in flight on several devices, as ``model.stream`` has them.
     """
@@ -57,7 +57,7 @@ class MemoryInfo:
     inputs_outputs : int
         Inputs and outputs with known shapes.
     budget : int or None
-        What the user allowed.
+        Budget that the user gave.
     by_device : dict[str, int]
         The activations of each device; empty for a model on one.
     over_time : dict[str, tuple[int, ...]]
@@ -67,20 +67,20 @@ class MemoryInfo:
     weights_by_device : dict[str, int]
         `weights` by the device that reads them; one that two devices read is there twice.
     mapped : int
-        Of `weights` those that the CPU reads where they are mapped from the artifact, and those
+        Part of `weights` that the CPU reads where they are mapped from the artifact, and those
         that are streamed from it. Their pages are clean: the operating system drops them when it
         wants, and they are in no budget.
     window : int
         Buffers on a GPU for the parts of streamed weights, and the pinned memory that they pass
         through with CUDA.
     rounding : int
-        What the OpenCL runtime adds to tensors of a GPU, as its blocks have only a few sizes.
+        Bytes that the OpenCL runtime adds to tensors of a GPU, as its blocks have only a few sizes.
     programs : int
         Code of kernels as loaded, or as a driver built it, and what describes it.
     floor : int
         Memory of a process that loads a model of no size: Python, TVM's runtime, drivers.
     plans : tuple[PlanInfo, ...]
-        What the planner of a budget considered.
+        Plans that the planner of a budget considered.
     """
 
     weights: int

@@ -73,7 +73,7 @@ class OperatorTypeInfo:
     count : int
     flops : int
     share : float
-        Of all operators' `flops`, 0 to 1.
+        Share of all operators' `flops`, 0 to 1.
     parameters, weight_bytes, input_bytes, output_bytes : int
     """
 
@@ -98,7 +98,7 @@ class UnsupportedInfo:
     operators : tuple[str, ...]
         The nodes that use it in a form which has no implementation.
     reason : str
-        What is missing and what to do.
+        Missing piece, and what to do.
     """
 
     op_type: str
@@ -116,7 +116,7 @@ class FlopsBin:
     high : float or None
     count : int
     flops : float
-        Of all of them together.
+        FLOPs of all of them together.
     """
 
     low: float

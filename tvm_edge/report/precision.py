@@ -18,13 +18,13 @@ class PrecisionInfo:
         ``"float16"`` or ``"float32"`` by operator of the model, of those with float results. One
         of float16 reads, or writes, float16; its accumulators are float32 in ``"mixed"``.
     reasons : dict of str to str
-        Why operators that could have been float16 are not.
+        Reasons of operators that could have been float16 and are not.
     casts : int
         Tensors that are converted in a run, most of them inside of other kernels.
     weight_bytes, weight_bytes_before : int
-        Of the model's constants as stored now and as they came, before any kernel packs them.
+        Bytes of the model's constants as stored now and as they came, before any kernel packs them.
     estimated_us, float32_us : float
-        Of ``"mixed"``: estimated latency of the model as it is, and in float32; 0 without one.
+        With ``"mixed"``: estimated latency of the model as it is, and in float32; 0 without one.
     """
 
     mode: str

@@ -14,10 +14,10 @@ class SplitInfo:
     Attributes
     ----------
     operator : str
-        Of the user's model.
+        Operator of the user's model.
     device : str
     along : {"output", "reduction", ""}
-        What it is cut along; empty for a layer in one piece.
+        Axis that it is cut along; empty for a layer in one piece.
     parts : int
     part_bytes, weight_bytes : int
         Weights of the largest part, and of all.

@@ -27,12 +27,12 @@ class TensorSpec:
     dtype : str
         A NumPy type name.
     offsets_into : int or None
-        Of an input that says where segments begin: the length of the tensor that it cuts up. Its
+        For an input that says where segments begin: the length of the tensor that it cuts up. Its
         values must lie in it and not decrease.
     stored_as : str or None
         The type that the code has the tensor in, where it is not `dtype` but has as many bytes.
     dims : tuple[Dim, ...]
-        Of an input, the dimensions that are open, in the order of their axes.
+        Open dimensions of an input, in the order of their axes.
     """
 
     name: str

@@ -39,7 +39,7 @@ class BoardDevice:
     driver : str
         With its version; empty for a CPU.
     details : dict
-        What the driver says of it, sizes in bytes.
+        Facts that the driver tells of it, sizes in bytes.
     """
 
     target: str
@@ -64,7 +64,7 @@ class BoardInfo:
         Instruction sets in LLVM's names, those that generated code may need; ``None`` if the
         board's system does not say.
     versions : dict
-        Of ``tvm_edge``, ``tvm``, ``tvm_ffi``, and ``python``.
+        Versions of ``tvm_edge``, ``tvm``, ``tvm_ffi``, and ``python``.
     devices : tuple[BoardDevice, ...]
         The CPU first.
     """

@@ -101,7 +101,7 @@ class Remote:
         ----------
         path : path
         device, num_threads, cpus : optional
-            Of the board, as for :func:`tvm_edge.load`.
+            Device, threads and CPUs of the board, as for :func:`tvm_edge.load`.
 
         Raises
         ------

@@ -36,7 +36,7 @@ class RemoteModel(ModelBase):
     ----------
     info : ModelInfo
     board : str
-        What messages call the board.
+        Name of the board in messages.
     request : callable
         Sends a request to the board and returns the answer, :meth:`tvm_edge.Remote.request`.
     token : int

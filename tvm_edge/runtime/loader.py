@@ -57,8 +57,8 @@ def load(
         Bytes are what :meth:`CompiledModel.to_bytes` returns. Of a file that is open for reading
         the whole is loaded, wherever it is read next; it may be closed afterwards.
     device : str, optional
-        Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
-        kind it was compiled for.
+        Device to run on: ``"opencl:1"`` is the second OpenCL device. Default: the first device of
+        the kind it was compiled for.
     num_threads : int, optional
         Default: ``TVM_NUM_THREADS``, else all physical cores that the process may use, by its
         affinity and the quota of its control group. More than CPUs are taken as that many.

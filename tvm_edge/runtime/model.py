@@ -214,7 +214,7 @@ class CompiledModel(ModelBase):
         Returns
         -------
         concurrent.futures.Future
-            Of what :meth:`run` returns; ``await asyncio.wrap_future(future)`` waits for it.
+            Future of what :meth:`run` returns; ``await asyncio.wrap_future(future)`` waits for it.
 
         Raises
         ------

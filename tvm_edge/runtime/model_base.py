@@ -98,9 +98,9 @@ class ModelBase(ABC):
             kinds. CUDA tensors may have work pending on any stream of their library, TVM's own must
             be finished.
         models : sequence of str, optional
-            Of an artifact with several, those to run; default all, by one function in which kernels
-            of different models may be merged. Inputs of the others are not needed, and not read
-            where they are given. Some of several run one after the other.
+            Models of an artifact with several that run; default all, by one function in which
+            kernels of different models may be merged. Inputs of the others are not needed, and not
+            read where they are given. Some of several run one after the other.
         outputs : sequence of str, optional
             Names of the outputs to return; default all of the models that run.
         device_outputs : bool
@@ -142,12 +142,12 @@ class ModelBase(ABC):
         Parameters
         ----------
         frames : iterable of mapping
-            Of each frame the inputs, as for :meth:`run`. Data in host memory is copied when a frame
+            Inputs of each frame, as for :meth:`run`. Data in host memory is copied when a frame
             is taken, so a camera may write the next into the same array; leave a tensor on a GPU
             as it is until the frame's outputs are there.
         depth : int
-            How many frames may be on their way: taken from `frames`, and their outputs not yet
-            taken from the stream. Memory for activations grows with it, and streams have theirs
+            Number of frames that may be on their way: taken from `frames`, and their outputs not
+            yet taken from the stream. Memory for activations grows with it, and streams have theirs
             beside that of runs. With 2 each of two devices has a frame; with 3 a device whose times
             vary finds its next frame waiting; 1 is :meth:`run` for one frame after the other.
         outputs : sequence of str, optional
@@ -187,7 +187,7 @@ class ModelBase(ABC):
         Parameters
         ----------
         models : sequence of str, optional
-            Of the run that is to come, as for :meth:`run`.
+            Models of the run that is to come, as for :meth:`run`.
         """
         self._warm_up(self._chosen(models))
 

@@ -29,7 +29,7 @@ class KernelTime:
     operators : tuple[str, ...]
         The user's operators it computes.
     device, origin : str
-        Where it ran and where its schedule came from.
+        Device that it ran on, and source of its schedule.
     start_us, time_us : float
         Microseconds from the start of the run, and the median time over the runs; of a loop's
         body the first start, and the time of all its steps.

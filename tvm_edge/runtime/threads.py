@@ -92,8 +92,8 @@ def resolve_num_threads(num_threads: int | None, cpus: Sequence[int] | None = No
     Parameters
     ----------
     num_threads : int, optional
-        What the caller asked for. Default: ``TVM_NUM_THREADS``, else every physical core that the
-        process may use, by its affinity and the quota of its control group.
+        Number that the caller asked for. Default: ``TVM_NUM_THREADS``, else every physical core
+        that the process may use, by its affinity and the quota of its control group.
     cpus : sequence of int, optional
         CPUs to which the default is limited.
 

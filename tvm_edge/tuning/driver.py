@@ -73,8 +73,8 @@ def tune(
         As for :func:`tvm_edge.compile`. Beside a GPU of this machine candidates are measured with
         its CPU, whatever the host.
     precision : {"float32", "tf32", "float16", "mixed"}
-        That the model will be compiled with: on tensor cores its convolutions are tuned in float16
-        or tf32. Those that ``"mixed"`` leaves in float32 are tuned, too.
+        Precision that the model will be compiled with: on tensor cores its convolutions are tuned
+        in float16 or tf32. Those that ``"mixed"`` leaves in float32 are tuned, too.
     tracker : str, optional
         ``host:port`` of TVM's RPC tracker: the device is on the boards that serve `key` there, on
         all of them at once; without `key`, of one board's own ``tvm-edge rpc-server``.
@@ -98,7 +98,7 @@ def tune(
     Returns
     -------
     TuneResult
-        Of an interrupted run as well: Ctrl-C ends it, and what was measured is kept.
+        Result of an interrupted run as well: Ctrl-C ends it, and what was measured is kept.
 
     Raises
     ------

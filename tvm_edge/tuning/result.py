@@ -66,7 +66,7 @@ class TaskResult:
     ----------
     workload : ConvWorkload
     count : int
-        How often the network has it.
+        Number of times that the network has it.
     trials, failed : int
         Measured, of which failures.
     heuristic : float
@@ -113,7 +113,7 @@ class GraphResult:
     nodes, convolutions : int
         Operators of the problem, and those of them that are convolutions with a choice.
     measured : int
-        Of all ways to compute these convolutions, those that were measured.
+        Number of ways to compute these convolutions that were measured.
     solve_seconds : float
     """
 
@@ -169,7 +169,7 @@ class TuneResult:
     trials, failed : int
     seconds : float
     folder : Path
-        Where the records are.
+        Folder of the records.
     interrupted : bool
         Ctrl-C ended it; ``resume=True`` goes on.
     errors : mapping of str to int
@@ -179,7 +179,7 @@ class TuneResult:
     groups : tuple of GroupResult or None
         Groups of independent kernels that were measured, if they were asked for.
     graph_note : str
-        Why `graph` is not there although layouts were asked for.
+        Reason why `graph` is not there although layouts were asked for.
     """
 
     model: str

@@ -34,7 +34,7 @@ class BoxLabels:
         A picture without one has no objects. Or boxes (objects, 4), as x and y of both corners in
         fractions of the picture, and classes for each sample.
     form : {"xyxy", "yxyx", "cxcywh"}
-        Of the boxes that the model returns.
+        Form of the boxes that the model returns.
     relative : bool
         Whether those are fractions of the network's input, and not pixels of it.
     """

@@ -62,13 +62,13 @@ class NodeError:
         Largest difference, relative to the largest expected value. ``None`` for a result inside of
         a kernel.
     alone : float or None
-        The same of the node by itself on the reference's inputs. ``None`` where it was not run.
+        Error of the node by itself on the reference's inputs. ``None`` where it was not run.
     made : float or None
-        Of its whole kernel, from the reference on the same inputs, which are ours.
+        Error of its whole kernel, from the reference on the same inputs, which are ours.
     low, high : float or None
         Range of the reference.
     found : {"", "made here", "inherited"}
-        Where an error over the tolerance comes from.
+        Origin of an error over the tolerance.
     remark : str
         Overflows, NaN, and why a node was not run alone.
     """
@@ -95,7 +95,7 @@ class OutputBits:
     ----------
     name : str
     error : float
-        Of the deployed build, from the reference.
+        Error of the deployed build, from the reference.
     same : bool
         Whether both builds return the same bits.
     difference : float
@@ -141,7 +141,7 @@ class Comparison:
     other_kernels : tuple of str
         Kernels of the deployed build that the build that hands out tensors does not have.
     passes : tuple of PassTrial
-        Of ``bisect_passes=True``, where there is an error to look for.
+        Trials of ``bisect_passes=True``, where there is an error to look for.
     dumped : tuple of str
         Files that were written.
     notes : tuple of str

@@ -61,7 +61,7 @@ def quantize(
     data : path or sequence of mapping
         A folder of pictures, an ``.npz`` file, or the inputs one by one.
     picture : Picture, optional
-        How the network wants pictures of a folder.
+        Form in which the network wants pictures of a folder.
     labels : BoxLabels, optional
         Objects in the samples: the drop is what the mean average precision of a detector loses.
     method : {"minmax", "entropy", "percentile"}
@@ -71,7 +71,7 @@ def quantize(
         Nodes that stay float32; ``"auto"`` leaves out those that lose most, until the drop is at
         most `max_drop`.
     max_drop : float
-        Of ``exclude="auto"``.
+        Largest drop for ``exclude="auto"``.
 
     Raises
     ------
