@@ -35,7 +35,8 @@ class FuseBranches:
         parts = tvm.IRModule(kernels)
         for block, name in names.items():
             parts[name] = _function(block)
-        parts = transform.FuseOps()(parts)
+        # A reshape of what the branch is given is a view, as in ``main``.
+        parts = transform.FuseOps()(transform.RewriteDataflowReshape()(parts))
         mod = mod.clone()
         for each, func in parts.functions_items():
             if isinstance(func, relax.Function) and each.name_hint not in names.values():
