@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import tvm
 from tvm import relax, tirx, topi
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops.elementwise.slopes import channel_slopes
 from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
@@ -58,6 +60,7 @@ class BlockedOperators:
             "relax.mean": self._mean,
             "relax.nn.avg_pool2d": self._pool2d,
             "relax.nn.max_pool2d": self._pool2d,
+            "relax.nn.prelu": self._prelu,
             **convolutions,
         }
 
@@ -93,8 +96,8 @@ class BlockedOperators:
         blocks = of_call(value).blocks
         if blocks == "unary":
             return self._unary(value)
-        if blocks == "binary":
-            return self._binary(value, shape)
+        if blocks == "nary":
+            return self._nary(value, shape)
         rule = self._rules.get(str(value.op.name))
         return None if rule is None else rule(value)
 
@@ -113,7 +116,7 @@ class BlockedOperators:
             return None
         return relax.Call(call.op, [image.var, *call.args[1:]], call.attrs), image.channels
 
-    def _binary(
+    def _nary(
         self, call: relax.Call, shape: tuple[int | tirx.Expr, ...]
     ) -> tuple[relax.Expr, int] | None:
         values = [constant_of(arg) for arg in call.args]
@@ -124,7 +127,7 @@ class BlockedOperators:
         if not any(images):
             return None
         known = [image for image in images if image is not None]
-        if len(known) + sum(value is not None for value in values) < 2:
+        if len(known) + sum(value is not None for value in values) < len(values):
             return None
         if any(image.channels != shape[1] for image in known):
             return None  # an image of one channel, broadcast
@@ -136,6 +139,17 @@ class BlockedOperators:
             for arg, value in zip(call.args, values, strict=True)
         ]
         return relax.Call(call.op, operands, call.attrs), shape[1]
+
+    def _prelu(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        slopes, image = channel_slopes(call), self._operand(call.args[0])
+        if slopes is None or image is None:
+            return None
+        x, dtype = image.var, str(slopes.dtype)
+        packed = const(pack_constant(slopes.reshape(-1, 1, 1), image.block), dtype)
+        below = emit_at(self._builder, relax.op.multiply(x, packed), self._result)
+        positive = relax.op.greater(x, const(np.zeros((), dtype), dtype))
+        positive = emit_at(self._builder, positive, self._result)
+        return relax.op.where(positive, x, below), image.channels
 
     def _arithmetic(self, operator: str, call: relax.Call) -> tuple[relax.Expr, int] | None:
         """Make a kernel of images in blocks of one of images and constants."""

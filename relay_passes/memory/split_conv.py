@@ -172,7 +172,7 @@ def _layer(
 
 def _by_channel(value: relax.Expr, image: relax.Var) -> bool:
     """Return whether an operator computes each channel by itself, with constants beside."""
-    if of_call(value).blocks not in ("unary", "binary"):
+    if of_call(value).blocks not in ("unary", "nary"):
         return False
     shape, own = static_shape(value.ty), static_shape(image.ty)
     if shape is None or shape != own:

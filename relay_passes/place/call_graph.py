@@ -16,26 +16,6 @@ __all__ = ["HOST", "CallGraph", "Tensor", "tensor_bytes", "tensor_type"]
 HOST = 0
 """The operator that makes the inputs and reads the results."""
 
-_TAILS = tuple(
-    f"relax.{name}"
-    for name in (
-        "astype",
-        "divide",
-        "equal",
-        "floor",
-        "greater",
-        "less",
-        "log",
-        "nn.prelu",
-        "nn.softplus",
-        "power",
-        "round",
-        "where",
-    )
-)
-"""Operators that are an epilogue of the kernel before them, beside those that compute channel
-blocks element by element."""
-
 Tensor = tuple[relax.Var, int]
 """A variable, and which item of it."""
 
@@ -71,7 +51,7 @@ class CallGraph:
 
     def kernel_before(self, call: relax.Call) -> int | None:
         """Return the operator whose kernel a call is fused into, if there is one."""
-        if not is_call(call, *_TAILS) and of_call(call).blocks not in ("unary", "binary"):
+        if not is_call(call, "relax.nn.prelu") and of_call(call).blocks not in ("unary", "nary"):
             return None
         for tensor in reversed(self.reads(call)):
             producer = self.producer[tensor]

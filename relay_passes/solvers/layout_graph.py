@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops.elementwise.slopes import channel_slopes
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.ir.workloads import Int8Conv, conv_workload, int8_conv
@@ -266,8 +267,8 @@ class _Builder:
         blocks = of_call(value).blocks
         if name == "relax.concat":
             return self._concat(var, value)
-        if blocks == "binary":
-            return self._binary(var, value, shape)
+        if blocks == "nary":
+            return self._nary(var, value, shape)
         source = self._source(value.args[0]) if len(value.args) else None
         if source is None:
             return False
@@ -286,7 +287,7 @@ class _Builder:
         self.add(var, _name(value), layouts, [Read.any_way(source, layouts)])
         return True
 
-    def _binary(self, var: relax.Var, call: relax.Call, shape: tuple[int, ...]) -> bool:
+    def _nary(self, var: relax.Var, call: relax.Call, shape: tuple[int, ...]) -> bool:
         sources = []
         for arg in call.args:
             if constant_of(arg) is not None:
@@ -395,6 +396,8 @@ def _takes_blocks(call: relax.Call) -> bool:
         return bool(call.attrs.layout == call.attrs.out_layout == "NCHW")
     if is_call(call, "relax.image.resize2d"):
         return bool(call.attrs.layout == "NCHW")
+    if is_call(call, "relax.nn.prelu"):
+        return channel_slopes(call) is not None
     if is_call(call, "relax.mean"):
         axes = sorted(int(axis) % 4 for axis in call.attrs.axis or [])
         return axes == [2, 3] and bool(call.attrs.keepdims)

@@ -218,6 +218,14 @@ def test_extrema_keep_nan(operator: str) -> None:
     close(helper.make_node(operator, ["a", "b", "c"], ["y"]), integers, rtol=0)
 
 
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+@pytest.mark.parametrize("number", [-0.5, np.inf, -np.inf, np.nan])
+def test_extrema_of_a_constant_number(operator: str, number: float) -> None:
+    for shape in ((), (1,), (1, 1, 1)):  # the last one makes the result's rank
+        bound = np.full(shape, number, "float32")
+        close(helper.make_node(operator, ["b", "x"], ["y"]), {"x": SPECIAL}, constants={"b": bound})
+
+
 def test_thresholded_relu_of_nan_is_zero() -> None:
     close(helper.make_node("ThresholdedRelu", ["x"], ["y"], alpha=0.5), {"x": SPECIAL}, rtol=0)
 

@@ -35,6 +35,7 @@ from tvm_edge.relay_passes.simplify.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.simplify.fold_constants import FoldConstants
 from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
 from tvm_edge.relay_passes.simplify.fold_padding import FoldPadding
+from tvm_edge.relay_passes.simplify.fuse_layer_norm import FuseLayerNorm
 from tvm_edge.relay_passes.simplify.unroll_recurrences import UnrollRecurrences
 
 __all__ = ["GRAPH", "OPERATORS", "SMALLER_GROUPS", "node_names", "tuning_logs"]
@@ -149,6 +150,7 @@ OPERATORS = (
     on_module("simplify", transform.CanonicalizeBindings()),
     on_module("simplify", transform.EliminateCommonSubexpr()).made_optional(),
     on_module("simplify", FoldConstants()),
+    on_module("simplify", FuseLayerNorm()).made_optional().when(*CPU_CORES),
     on_module("simplify", transform.DeadCodeElimination()),
     on_module("simplify", FlushSubnormals()).made_optional(),
 )

@@ -28,6 +28,7 @@ from tvm_edge.memory.footprint import call_bytes, kernel_scratch
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
 from tvm_edge.relay_passes.lower.flat_images import flat_images
+from tvm_edge.relay_passes.lower.fuse_branches import FuseBranches
 from tvm_edge.relay_passes.lower.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.lower.hand_out_results import hand_out_results
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
@@ -196,9 +197,10 @@ KERNELS = (
     on_module("lower", transform.RewriteDataflowReshape()),
     on_module("lower", transform.DeadCodeElimination()),
     CompilerPass("lower", "ListCopies", _list_copies).when(*SEVERAL),
-    on_module("lower", PlainBranches()),
     CompilerPass("lower", "TraceNodes", lambda c: replace(c, trace=NodeTrace(c.module))),
     # Element-wise operators are grouped with the kernel before them.
+    on_module("lower", FuseBranches()).made_optional(),
+    on_module("lower", PlainBranches()),
     on_module("lower", transform.FuseOps()).made_optional(),
     # Results that only a tuple reads, of which nobody reads that field.
     on_module("lower", transform.CanonicalizeBindings()),

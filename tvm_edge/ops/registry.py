@@ -37,7 +37,7 @@ __all__ = [
 InferType = Callable[[relax.Call, relax.BlockBuilder], relax.Type]
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Lowering = Callable[[KernelSite, relax.Call], relax.Expr]
-Blocks = Literal["unary", "binary", "image", "regroups"]
+Blocks = Literal["unary", "nary", "image", "regroups"]
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def register(
         Relax: fitness for GPUs. Build a kernel and measure it before it :data:`PERFORMS`.
     float16 : Float16, optional
         Relax: use on float16 tensors with ``precision="mixed"``.
-    blocks : {"unary", "binary", "image", "regroups"}, optional
-        Relax: use on images in channel blocks (NCHW16c): element by element of one or two images,
+    blocks : {"unary", "nary", "image", "regroups"}, optional
+        Relax: use on images in channel blocks (NCHW16c): element by element of one or more images,
         on an image by a rule of its own, or by moving whole channels.
     flops : callable, optional
         Both: arithmetic operations of a run (:mod:`tvm_edge.ops.flops`).

@@ -74,6 +74,15 @@ def between(graph: Graph, kind: str, data: str) -> str:
         return graph.op(
             "Add", Conv(channels=32, filters=32, **ONE).build(graph, "side", data), data
         )
+    if kind == "prelu":
+        return graph.op("PRelu", data, graph.constant(random_input((32, 1, 1))))
+    if kind == "prelu of one slope":
+        return graph.op("PRelu", data, graph.constant(np.full((1, 1, 1), 0.1)))
+    if kind == "extremum":
+        return graph.op("Min", graph.op("Max", data, graph.constant(-0.4)), graph.constant([0.4]))
+    if kind == "choice":
+        above = graph.op("Greater", data, graph.constant(random_input((32, 1, 1))))
+        return graph.op("Where", above, data, graph.constant(0.25))
     if kind == "max":
         return graph.op("MaxPool", data, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1])
     if kind == "average":
@@ -102,6 +111,10 @@ def between(graph: Graph, kind: str, data: str) -> str:
         "silu",
         "gelu",
         "add",
+        "prelu",
+        "prelu of one slope",
+        "extremum",
+        "choice",
         "hard swish",
         "max",
         "average",

@@ -69,7 +69,14 @@ register(
     ),
     blocks="unary",
 )
-register(*relax_names("add divide maximum minimum multiply subtract"), blocks="binary")
+register(
+    *relax_names(
+        "add divide greater greater_equal less less_equal logical_and logical_or maximum minimum "
+        "multiply power subtract where"
+    ),
+    blocks="nary",
+)
+register("relax.nn.prelu", blocks="image")
 register(
     *relax_names(
         "abs clip negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu nn.silu sigmoid tanh"

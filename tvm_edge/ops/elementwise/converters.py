@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from tvm_edge.ops.converter import Attributes, Converter, scalar
+from tvm_edge.relay_passes.ir.expressions import constant_of
 
 __all__ = [
     "add_all",
@@ -64,7 +66,10 @@ def equal(
 
 
 def extremum(sign: int) -> Converter:
-    """Chain comparisons that keep NaN, for Max or Min; TVM drops it, and stacks the operands."""
+    """Chain comparisons that keep NaN, for Max or Min; TVM drops it, and stacks the operands.
+
+    A constant number is a bound of ``relax.clip``: one instruction, and channel blocks stay.
+    """
 
     def convert(
         bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
@@ -75,6 +80,11 @@ def extremum(sign: int) -> Converter:
             if str(a.ty.dtype) == "bfloat16":  # of which TVM cannot tell a NaN
                 wide = pair(*(bb.emit(relax.op.astype(value, "float32")) for value in (a, b)))
                 return bb.normalize(relax.op.astype(wide, "bfloat16"))
+            for value, other in ((a, b), (b, a)):
+                bound = _bound(other, value)
+                if bound is not None:
+                    low, high = (bound, math.inf) if sign > 0 else (-math.inf, bound)
+                    return bb.normalize(relax.op.clip(value, low, high))
             wins = relax.op.greater(a, b) if sign > 0 else relax.op.less(a, b)
             # A comparison with NaN is false, which takes b; a NaN in a is asked for.
             return bb.normalize(relax.op.where(relax.op.logical_or(wins, relax.op.isnan(a)), a, b))
@@ -217,6 +227,14 @@ def _half_exponentials(x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
     half = scalar(math.log(2.0), x)
     up = relax.op.exp(relax.op.subtract(x, half))
     return up, relax.op.exp(relax.op.subtract(relax.op.negative(x), half))
+
+
+def _bound(expr: relax.Expr, value: relax.Expr) -> float | None:
+    """Return a constant number that keeps the shape of `value`, which it is broadcast to."""
+    number = constant_of(expr)
+    if number is None or number.size != 1 or number.ndim > value.ty.ndim:
+        return None
+    return float(number.item()) if np.isfinite(number.item()) else None
 
 
 def _floating(value: relax.Expr) -> bool:

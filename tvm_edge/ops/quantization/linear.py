@@ -121,7 +121,7 @@ def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
 register(QUANTIZE, legalize=legalize_quantize, blocks="unary")
 register(DEQUANTIZE, legalize=legalize_dequantize, blocks="unary")
 register(BYTE_TABLE, legalize=legalize_byte_table, blocks="unary")
-register(QUANTIZED_ADD, legalize=legalize_quantized_add, blocks="binary")
+register(QUANTIZED_ADD, legalize=legalize_quantized_add, blocks="nary")
 register(
     *(QUANTIZE, DEQUANTIZE, QUANTIZED_ADD, BYTE_TABLE),
     infer_type=_infer_type,
