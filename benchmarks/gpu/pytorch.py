@@ -65,6 +65,26 @@ def graphed(run: Callable[[torch.Tensor], Any], data: torch.Tensor) -> torch.cud
     return graph
 
 
+def convolutional_part(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without what no operator here calculates: boxes of a detector."""
+    known = {each.name for each in (*model.graph.input, *model.graph.initializer)}
+    made: set[str] = set()
+    read = {each.name for each in model.graph.output}
+    for node in model.graph.node:
+        if node.op_type in _CALLS and all(name in known or not name for name in node.input):
+            known.update(node.output)
+            made.update(node.output)
+        else:
+            read.update(node.input)
+    results = [name for node in model.graph.node for name in node.output if name in made & read]
+    if results == [each.name for each in model.graph.output]:
+        return model
+    inputs = [each.name for each in model.graph.input]
+    return onnx.utils.Extractor(onnx.shape_inference.infer_shapes(model)).extract_model(
+        inputs, results
+    )
+
+
 def _steps(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> list[Step]:
     """Nodes as calls, in order."""
     steps: list[Step] = []
@@ -85,8 +105,8 @@ def _steps(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> list[Step]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         call = _CALLS[node.op_type](attributes, [weights.get(n) for n in node.input])
         names = [n for n in node.input if n]
-        if node.op_type == "Clip":
-            names = names[:1]
+        if node.op_type in ("Clip", "Resize"):
+            names = names[:1]  # the others are constants
         steps.append((call, names, node.output[0]))
     return steps
 
@@ -173,6 +193,17 @@ def _clip(_: dict[str, Any], operands: list[Any]) -> Callable[..., torch.Tensor]
     return lambda data: data.clamp_(low, high)
 
 
+def _leaky_relu(attributes: dict[str, Any], _: Any) -> Callable[..., torch.Tensor]:
+    slope = attributes.get("alpha", 0.01)
+    return lambda data: functional.leaky_relu_(data, slope)
+
+
+def _resize(attributes: dict[str, Any], operands: list[Any]) -> Callable[..., torch.Tensor]:
+    assert attributes["mode"] == b"nearest"
+    size = [int(each) for each in operands[3][2:]]
+    return lambda data: functional.interpolate(data, size)
+
+
 _CALLS: dict[str, Callable[[dict[str, Any], list[Any]], Callable[..., torch.Tensor]]] = {
     "Add": lambda _, __: lambda a, b: a + b,
     "AveragePool": _average_pool,
@@ -183,6 +214,8 @@ _CALLS: dict[str, Callable[[dict[str, Any], list[Any]], Callable[..., torch.Tens
     "Flatten": lambda _, __: lambda data: data.flatten(1),
     "Gemm": _gemm,
     "GlobalAveragePool": lambda _, __: lambda data: data.mean((2, 3), keepdim=True),
+    "LeakyRelu": _leaky_relu,
     "MaxPool": _max_pool,
     "Relu": lambda _, __: lambda data: data.relu_(),
+    "Resize": _resize,
 }
