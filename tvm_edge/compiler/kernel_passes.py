@@ -28,9 +28,9 @@ from tvm_edge.memory.footprint import call_bytes, kernel_scratch
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
 from tvm_edge.relay_passes.lower.flat_images import flat_images
-from tvm_edge.relay_passes.lower.fuse_branches import FuseBranches
 from tvm_edge.relay_passes.lower.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.lower.hand_out_results import hand_out_results
+from tvm_edge.relay_passes.lower.in_branches import InBranches
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
 from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
@@ -195,11 +195,12 @@ KERNELS = (
     on_module("lower", transform.FoldConstant()),
     # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.
     on_module("lower", transform.RewriteDataflowReshape()),
+    on_module("lower", InBranches(transform.RewriteDataflowReshape()), "ReshapesInBranches"),
     on_module("lower", transform.DeadCodeElimination()),
     CompilerPass("lower", "ListCopies", _list_copies).when(*SEVERAL),
     CompilerPass("lower", "TraceNodes", lambda c: replace(c, trace=NodeTrace(c.module))),
     # Element-wise operators are grouped with the kernel before them.
-    on_module("lower", FuseBranches()).made_optional(),
+    on_module("lower", InBranches(transform.FuseOps()), "FuseBranches").made_optional(),
     on_module("lower", PlainBranches()),
     on_module("lower", transform.FuseOps()).made_optional(),
     # Results that only a tuple reads, of which nobody reads that field.

@@ -64,6 +64,7 @@ def check(text: str, inputs: list[dict[str, np.ndarray]]) -> list[str]:
         ours = compiled.run(each)
         for name, value in reference(model, each).items():
             np.testing.assert_allclose(ours[name], value, rtol=1e-5, atol=1e-5)
+    assert all(kernel.operators for kernel in compiled.report.kernels)
     return [kernel.name for kernel in compiled.report.kernels if "matmul" in kernel.name]
 
 

@@ -1,4 +1,4 @@
-"""Fuse the kernels of an If's branches, which TVM's FuseOps passes by.
+"""Passes on the branches of an If, which some of TVM's pass by.
 
 A body of a Loop is such a branch, too.
 """
@@ -9,21 +9,28 @@ from collections.abc import Iterator
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape
 
-__all__ = ["FuseBranches"]
+__all__ = ["InBranches"]
 
 
-@tvm.transform.module_pass(opt_level=0, name="FuseBranches")
-class FuseBranches:
-    """Run FuseOps on each dataflow block in a branch of ``main``, as on a function of its own.
+@tvm.transform.module_pass(opt_level=0, name="InBranches")
+class InBranches:
+    """Run a pass on each dataflow block in a branch of ``main``, as on a function of its own.
 
     Blocks with lengths that only the run tells stay as they are: such a function would not know
     the names that others gave them.
+
+    Parameters
+    ----------
+    inner : tvm.transform.Pass
+        Changes no function but those, and adds functions.
     """
+
+    def __init__(self, inner: tvm.transform.Pass) -> None:
+        self._inner = inner
 
     def transform_module(self, mod: tvm.IRModule, ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
@@ -35,14 +42,13 @@ class FuseBranches:
         parts = tvm.IRModule(kernels)
         for block, name in names.items():
             parts[name] = _function(block)
-        # A reshape of what the branch is given is a view, as in ``main``.
-        parts = transform.FuseOps()(transform.RewriteDataflowReshape()(parts))
+        parts = self._inner(parts)
         mod = mod.clone()
         for each, func in parts.functions_items():
             if isinstance(func, relax.Function) and each.name_hint not in names.values():
                 mod[each] = func
-        fused = {block: parts[name] for block, name in names.items()}
-        mod[gvar] = _Replaced(mod, fused).visit_expr(mod[gvar])
+        changed = {block: parts[name] for block, name in names.items()}
+        mod[gvar] = _Replaced(mod, changed).visit_expr(mod[gvar])
         return mod
 
 
@@ -79,14 +85,16 @@ def _function(block: relax.DataflowBlock) -> relax.Function:
 
 @mutator
 class _Replaced(PyExprMutator):
-    """Puts the fused functions back where the blocks were."""
+    """Puts the functions back where the blocks were."""
 
-    def __init__(self, mod: tvm.IRModule, fused: dict[relax.DataflowBlock, relax.Function]) -> None:
+    def __init__(
+        self, mod: tvm.IRModule, changed: dict[relax.DataflowBlock, relax.Function]
+    ) -> None:
         super().__init__(mod)
-        self._fused = fused
+        self._changed = changed
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        func = self._fused.get(block)
+        func = self._changed.get(block)
         if func is None:
             return super().visit_dataflow_block_(block)
         read = relax.analysis.free_vars(relax.SeqExpr([block], relax.Tuple([])))
