@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import tvm
 from tvm import relax
@@ -28,8 +29,10 @@ __all__ = ["choose_blocked"]
 
 # Shares of the peak that kernels reach: plain, blocked, and with Winograd's algorithm.
 _PLAIN, _DIRECT, _WINOGRAD = 0.55, 0.85, 1.6
-# Those of depthwise convolutions; plain ones waste the lanes beyond the end of a line.
+# Those of depthwise convolutions, and from 25 taps on, where loads and stores matter less; plain
+# ones waste the lanes beyond the end of a line, blocked ones those that only fill a block up.
 _PLAIN_WINDOW, _WINDOW = 0.28, 0.55
+_PLAIN_LARGE_WINDOW, _LARGE_WINDOW, _LARGE = 0.36, 0.48, 25
 _LAUNCH = 2e-6  # seconds of a parallel kernel more
 
 
@@ -140,9 +143,13 @@ def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float
     """Seconds that blocks save."""
     seconds = 2e-9 * workload.macs / max(spec.peak_gflops, 1e-3)
     if workload.depthwise:
-        columns = workload.output[1]
-        plain = _PLAIN_WINDOW * columns / filled(columns, spec.lanes())
-        return seconds * (1 / plain - 1 / _WINDOW)
+        plain, blocked = _PLAIN_WINDOW, _WINDOW
+        if prod(workload.kernel) >= _LARGE:
+            plain, blocked = _PLAIN_LARGE_WINDOW, _LARGE_WINDOW
+        columns, channels = workload.output[1], workload.channels
+        plain *= columns / filled(columns, spec.lanes())
+        blocked *= channels / filled(channels, config.block)
+        return seconds * (1 / plain - 1 / blocked)
     speed = _DIRECT * (_WINOGRAD if config.algorithm == "winograd" else 1)
     return seconds * (1 / _PLAIN - 1 / speed)
 
