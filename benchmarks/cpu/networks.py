@@ -69,7 +69,7 @@ LOW_TOLERANCE = 1e-2
 """Error that is allowed in a lower precision, of an output's largest value."""
 
 BFLOAT16_TOLERANCE = 0.1
-"""That of bfloat16, which has three bits of mantissa less than float16."""
+"""Error that is allowed in bfloat16, which has three bits of mantissa less than float16."""
 
 _ALL = (*RUNTIMES, *CONVERTED, *(low for low in LOW if low not in CONVERTED))
 _TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN"}
