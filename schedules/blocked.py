@@ -18,6 +18,7 @@ from tvm import sym, te, tirx, topi
 
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.float16 import is_half
 from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.taps import CHANNELS, REACH, read_reaches
 
@@ -184,11 +185,11 @@ def pad_image(image: te.Tensor, padding: Sequence[int], zero: int = 0) -> te.Ten
 
 
 def staged(image: te.Tensor, padded: te.Tensor) -> te.Tensor:
-    """Return what a convolution reads: of an image of float16 a copy, padded or not.
+    """Return what a convolution reads: of an image of 16 bits a copy, padded or not.
 
     A copy is widened to float32 in vectors, once; the convolution broadcasts element by element.
     """
-    if image.dtype != "float16" or not padded.same_as(image):
+    if not is_half(image.dtype) or not padded.same_as(image):
         return padded
     return te.compute(image.shape, lambda *i: image(*i), name="widened")
 

@@ -22,10 +22,11 @@ class ConvWorkload:
     padding : tuple of int
         Top, left, bottom, right.
     groups : int
-    dtype : {"float32", "float16", "tf32", "uint8", "int8"}
+    dtype : {"float32", "float16", "bfloat16", "tf32", "uint8", "int8"}
         Of the image. 8-bit images are multiplied by int8 filters and added up in int32. Tensor
         cores alone have ``float16`` and ``tf32``, which is float32 that they round; elsewhere
-        float16 counts as float32. Not part of the text, which names networks in records of layouts.
+        float16 counts as float32. ``bfloat16`` is of CPUs. Not part of the text, which names
+        networks in records of layouts.
     """
 
     batch: int

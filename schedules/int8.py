@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
-from tvm import te, tirx, topi
+from tvm import te, tirx
 
 from tvm_edge.schedules.blocked import filled, fills, pack_filters
+from tvm_edge.schedules.channel_groups import conv2d_groups, pack_groups, pad_groups
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 
@@ -83,9 +84,7 @@ def image_block(workload: ConvWorkload) -> int:
 
 def pack_dot_filters(weights: np.ndarray, block: int, groups: int = 1) -> np.ndarray:
     """Filters ``[O, C/groups, KH, KW]`` as ``[O/16, C/b, KH, KW, b/4, 16, 4]``."""
-    packed = pack_filters(weights, block, BLOCK, groups)
-    steps = packed.reshape(*packed.shape[:4], block // DOT, DOT, BLOCK)
-    return np.ascontiguousarray(steps.swapaxes(-1, -2))
+    return pack_groups(weights, block, DOT, BLOCK, groups)
 
 
 def window_shifts(columns: int, stride: int) -> int:
@@ -135,55 +134,9 @@ def conv2d_int8(
     zero: int,
     config: str = "",
 ) -> te.Tensor:
-    """Convolve a blocked image of 8-bit numbers.
-
-    Parameters
-    ----------
-    image : te.Tensor
-        ``[N, C/b, H, W, b]``.
-    filters : te.Tensor
-        Of :func:`pack_dot_filters`.
-    strides, dilation : sequence of two int
-    padding : sequence of four int
-        Top, left, bottom, right.
-    groups : int
-        1, or groups of whole blocks.
-    zero : int
-        Padding value of the image.
-    config : str
-        Knobs for the schedule; empty: the schedule's own choice.
-
-    Returns
-    -------
-    te.Tensor
-        ``[N, O/16, OH, OW, 16]`` of int32.
-    """
-    batch = image.shape[0]
-    blocks, depth, kernel_h, kernel_w, steps, lanes, dot = (int(dim) for dim in filters.shape)
-    padded = _padded(image, padding, zero)
-    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    names = {"co": depth, "ky": kernel_h, "kx": kernel_w, "step": steps, "k": dot}
-    co, ky, kx, step, k = axes = [
-        te.reduce_axis((0, size), name=name) for name, size in names.items()
-    ]
-    share = blocks // groups
-
-    def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
-        first = co if groups == 1 else tirx.floordiv(o, share) * depth + co
-        line, column = y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1]
-        return te.sum(
-            _wide(padded[n, first, line, column, step * dot + k])
-            * _wide(filters[o, co, ky, kx, step, v, k]),
-            axis=axes,
-        )
-
-    return te.compute(
-        (batch, blocks, out_h, out_w, lanes),
-        product,
-        name=CONV2D_INT8,
-        attrs={CONFIG: config} if config else None,
-    )
+    """Convolve a blocked image of 8-bit numbers, as :func:`conv2d_groups` does."""
+    windows = (strides, padding, dilation, groups)
+    return conv2d_groups(image, filters, *windows, CONV2D_INT8, config, zero)
 
 
 def depthwise_int8(
@@ -229,7 +182,7 @@ def depthwise_int8(
     out_h = (lines + top + bottom - dilation * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (width + left + right - columns) // strides[1] + 1
     beyond = columns_beyond(width + left + right, out_w, strides[1], steps * dot)
-    padded = _padded(image, (top, left, bottom, right + beyond), zero)
+    padded = pad_groups(image, (top, left, bottom, right + beyond), zero)
     ky, step, k = axes = [
         te.reduce_axis((0, size), name=name)
         for name, size in {"ky": kernel_h, "step": steps, "k": dot}.items()
@@ -254,15 +207,6 @@ def depthwise_int8(
 def columns_beyond(width: int, outputs: int, stride: int, taps: int) -> int:
     """Columns that filters reach beyond a padded image of `width`, where they are filled up."""
     return max((outputs - 1) * stride + taps - width, 0)
-
-
-def _padded(image: te.Tensor, padding: Sequence[int], zero: int) -> te.Tensor:
-    top, left, bottom, right = padding
-    if not any(padding):
-        return image
-    value = tirx.const(zero, image.dtype)
-    before, after = [0, 0, top, left, 0], [0, 0, bottom, right, 0]
-    return topi.nn.pad(image, before, after, value, name="padded")
 
 
 def _wide(value: tirx.Expr) -> tirx.Expr:

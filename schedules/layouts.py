@@ -12,6 +12,7 @@ from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import channel_blocks as on_gpu
 from tvm_edge.schedules.gpu.tensor_space import on_tensor_cores, tensor_block
 from tvm_edge.schedules.int8 import BLOCK
+from tvm_edge.schedules.pairs import multiplies_pairs, pair_block
 
 __all__ = ["block_sizes", "image_block", "usual_block"]
 
@@ -38,5 +39,7 @@ def image_block(workload: ConvWorkload, block: int, spec: DeviceSpec) -> int:
     1 where it reads channels one by one, which is NCHW; 0 if it has no kernel for such blocks.
     """
     if spec.has_cpu_cores:
+        if multiplies_pairs(workload, spec):
+            return pair_block(workload, block)
         return blocked.input_block(workload, block)
     return on_gpu.image_block(workload, block)

@@ -23,6 +23,7 @@ from tvm_edge.schedules.analysis import (
 )
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.float16 import HALVES
 from tvm_edge.schedules.words import factors_of
 
 __all__ = [
@@ -99,7 +100,7 @@ class ReductionRule(ScheduleRule):
 def open_contraction(
     func: tirx.PrimFunc, accumulator_dtype: str = "float32"
 ) -> tuple[Schedule, SBlockRV, Contraction] | None:
-    """Open a function with one sum of products of float32, float16 or 8-bit tensors.
+    """Open a function with one sum of products of float32, 16-bit floats or 8-bit numbers.
 
     Returns what :func:`open_reduction` does. `accumulator_dtype` is float32 or int32.
     """
@@ -110,7 +111,7 @@ def open_contraction(
     conv = match_contraction(sch.get(block), open_axes=True)
     if conv is None or str(sch.get(block).writes[0].source.dtype) != accumulator_dtype:
         return None
-    known = {"float32", "float16"}
+    known = {"float32", *HALVES}
     if accumulator_dtype == "int32":  # what follows them is anything
         known |= {"int8", "uint8", "int32"}
     params = sch.mod["main"].params

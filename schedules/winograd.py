@@ -19,6 +19,7 @@ from tvm import te, tirx
 
 from tvm_edge.schedules.blocked import number_or_length, pad_image
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.float16 import KEPT
 from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.open_lengths import Length, ceil_div
 
@@ -97,11 +98,12 @@ def winograd_applies(workload: ConvWorkload) -> bool:
     )
 
 
-def transform_filters(weights: np.ndarray, m: int, block: int) -> np.ndarray:
+def transform_filters(weights: np.ndarray, m: int, block: int, group: int = 1) -> np.ndarray:
     """Filters ``[O, C, 3, 3]`` as ``[(m+2)**2, O/l, C/l, l, l]`` in the domain of the products.
 
     The last two axes are input and output channels; filled up as by
-    :func:`~tvm_edge.schedules.blocked.pack_filters`. Computed in float64, rounded once.
+    :func:`~tvm_edge.schedules.blocked.pack_filters`. Computed in float64, rounded once. Of an
+    instruction that multiplies groups of channels ``[(m+2)**2, O/l, C/l, l/g, l, g]``.
     """
     frequencies, (filters, channels) = (m + _KERNEL - 1) ** 2, weights.shape[:2]
     blocks, depth = (ceil_div(count, block) for count in (filters, channels))
@@ -118,7 +120,10 @@ def transform_filters(weights: np.ndarray, m: int, block: int) -> np.ndarray:
     rest = filters % block
     if rest:
         packed[:, -1, :, :, rest:] = packed[:, -1, :, :, rest - 1 : rest]  # why, says pack_filters
-    return packed
+    if group == 1:
+        return packed
+    steps = packed.reshape(frequencies, blocks, depth, block // group, group, block)
+    return np.ascontiguousarray(steps.swapaxes(-1, -2))
 
 
 def transform_filters_by_channel(weights: np.ndarray, m: int) -> np.ndarray:
@@ -156,7 +161,7 @@ def conv2d_winograd(
     image : te.Tensor
         ``[N, C/l, H, W, l]``.
     filters : te.Tensor
-        ``[(m+2)**2, O/l, C/l, l, l]``, see :func:`transform_filters`.
+        ``[(m+2)**2, O/l, C/l, l, l]``, or in groups, see :func:`transform_filters`.
     m : {2, 4}
         Outputs of a tile along a line.
     padding : sequence of four int
@@ -172,6 +177,7 @@ def conv2d_winograd(
     size = m + _KERNEL - 1
     batch, depth, lines, columns, block = map(number_or_length, image.shape)
     blocks, lanes = int(filters.shape[1]), int(filters.shape[4])
+    grouped = len(filters.shape) == 6
     top, left, bottom, right = padding
     out_h, out_w = lines + top + bottom - _KERNEL + 1, columns + left + right - _KERNEL + 1
     tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
@@ -213,14 +219,22 @@ def conv2d_winograd(
             dtype,
         ),
         name=STAGES[1],
+        attrs={KEPT: True} if grouped else None,
     )
     co = te.reduce_axis((0, depth), name="co")
-    ci = te.reduce_axis((0, block), name="ci")
+    ci = te.reduce_axis((0, int(filters.shape[3])), name="ci")
+
+    def multiplied(f: tirx.Expr, o: tirx.Expr, t: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        if grouped:
+            group = int(filters.shape[5])
+            k = te.reduce_axis((0, group), name="k")
+            own = filters[f, o, co, ci, v, k]
+            return te.sum(transformed[f, co, t, ci * group + k] * own, axis=[co, ci, k])
+        return te.sum(transformed[f, co, t, ci] * filters[f, o, co, ci, v], axis=[co, ci])
+
     product = te.compute(
         (size * size, blocks, tiles, lanes),
-        lambda f, o, t, v: te.sum(
-            transformed[f, co, t, ci] * filters[f, o, co, ci, v], axis=[co, ci]
-        ),
+        multiplied,
         name=PRODUCT,
         attrs={CONFIG: config} if config else None,
     )

@@ -238,7 +238,7 @@ def test_without_networkx_the_message_names_the_extra(tmp_path: Path) -> None:
     ("options", "fragment"),
     [
         ({"precision": "tf32"}, "tensor cores"),
-        ({"precision_exceptions": ["Conv"]}, "use precision='mixed' or 'float16'"),
+        ({"precision_exceptions": ["Conv"]}, "use precision='mixed', 'float16' or 'bfloat16'"),
         ({"precision_exceptions": "Conv"}, "use a list"),
         ({"precision": "flaot32"}, "did you mean 'float32'"),
         ({"memory_budget": 0}, "is not a size"),

@@ -68,6 +68,9 @@ from benchmarks.models.exports import FOLDER
 LOW_TOLERANCE = 1e-2
 """Error that is allowed in a lower precision, of an output's largest value."""
 
+BFLOAT16_TOLERANCE = 0.1
+"""Error that is allowed in bfloat16, which has three bits of mantissa less than float16."""
+
 _ALL = (*RUNTIMES, *CONVERTED, *(low for low in LOW if low not in CONVERTED))
 _TITLES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN"}
 _COMPARED = ("ratio", "right", "error", "detections", "compile, s", "outside kernels")
@@ -184,6 +187,9 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
             if "failed" not in result:
                 low = options.precision != "float32" or runtime in LOW
                 tolerance = LOW_TOLERANCE if low else TOLERANCE
+                own = options.precision if runtime == "tvm-edge" else runtime
+                if own.endswith(("bf16", "bfloat16")):
+                    tolerance = BFLOAT16_TOLERANCE
                 result |= run_child(__name__, "check", runtime, name, tolerance, folder)
             results.append(result)
     for runtime, results in runtimes.items():
@@ -352,7 +358,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument(
         "--precision",
-        choices=("float32", "float16", "mixed"),
+        choices=("float32", "float16", "mixed", "bfloat16"),
         default="float32",
         help="tvm-edge's; that of a peer is its name's",
     )

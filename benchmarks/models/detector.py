@@ -22,6 +22,9 @@ from tvm_edge.zoo.trained import model_path
 
 NETWORK = "shapes_ssd"
 
+_LOWER = ("mixed", "float16", "bfloat16")
+"""Precisions of a CPU."""
+
 
 def accuracy(run: Run, scenes: Sequence[shapes.Scene]) -> float:
     """The mAP of what a model finds in pictures."""
@@ -36,7 +39,7 @@ def _ways() -> list[tuple[str, str, dict[str, Any]]]:
     """Ways to compile: a name, a target and options."""
     ways: list[tuple[str, str, dict[str, Any]]] = [("llvm", "llvm", {})]
     if resolve_target("llvm").spec.float16_vectors:
-        ways += [(f"llvm, {own}", "llvm", {"precision": own}) for own in ("mixed", "float16")]
+        ways += [(f"llvm, {own}", "llvm", {"precision": own}) for own in _LOWER]
     present = {device.target for device in tvm_edge.devices()}
     for target in ("opencl", "cuda"):
         if target not in present:

@@ -16,10 +16,12 @@ from tvm_edge.relay_passes.ir.expressions import (
     typical_shape,
 )
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.float16 import HALVES
 from tvm_edge.schedules.int8 import image_block
 from tvm_edge.schedules.transposed import TransposedConv
 
 __all__ = [
+    "FLOATS",
     "INT8_TYPES",
     "Int8Conv",
     "conv_workload",
@@ -27,6 +29,9 @@ __all__ = [
     "transposed_conv",
     "workload_of",
 ]
+
+FLOATS = ("float32", *HALVES)
+"""Types of convolutions that accumulate in float32."""
 
 INT8_TYPES = ("int8", "uint8")
 """Types of 8-bit numbers."""
@@ -54,7 +59,9 @@ def conv_workload(
     own = (str(call.args[0].ty.dtype), str(weights.dtype), str(call.ty.dtype))
     if own not in [(each,) * 3 if isinstance(each, str) else each for each in dtypes]:
         return None
-    return replace(workload, dtype=own[0] if own[0] in INT8_TYPES else "float32"), weights
+    # Kernels of open lengths widen bfloat16, as all do with float16.
+    widened = own[0] == "float16" or static_shape(call.args[0].ty) is None
+    return replace(workload, dtype="float32" if widened else own[0]), weights
 
 
 def transposed_conv(call: relax.Expr) -> tuple[TransposedConv, np.ndarray] | None:
@@ -70,7 +77,7 @@ def transposed_conv(call: relax.Expr) -> tuple[TransposedConv, np.ndarray] | Non
     if weights is None or shape is None or layouts != ("NCHW", "IOHW", "NCHW"):
         return None
     dtypes = {str(value.ty.dtype) for value in (*call.args, call)}
-    if dtypes not in ({"float32"}, {"float16"}) or 0 in weights.shape or 0 in (lengths or ()):
+    if len(dtypes) > 1 or not dtypes.issubset(FLOATS) or 0 in weights.shape or 0 in (lengths or ()):
         return None
     if int(attrs.groups) != 1 or {int(d) for d in attrs.dilation} != {1}:
         return None

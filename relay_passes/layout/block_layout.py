@@ -19,7 +19,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import bindings_of
-from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv, transposed_conv
+from tvm_edge.relay_passes.ir.workloads import FLOATS, conv_workload, int8_conv, transposed_conv
 from tvm_edge.relay_passes.layout.blocked_images import BlockedImages
 from tvm_edge.relay_passes.layout.blocked_operators import BlockedOperators
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
@@ -149,7 +149,7 @@ class _Blocker(PyExprMutator):
             "relax.nn.conv2d_transpose": self._conv2d_transpose,
         }
         self._operators = BlockedOperators(self.builder_, self._images, spec, convolutions)
-        self._convolutions = CpuConvolutions(self.builder_)
+        self._convolutions = CpuConvolutions(self.builder_, spec)
 
     def blocked(self, gvar: tvm.ir.GlobalVar, func: relax.Function) -> tvm.IRModule:
         """The module with one function rewritten, and the kernels it calls.
@@ -204,7 +204,7 @@ class _Blocker(PyExprMutator):
             return None
         if config.algorithm in ("tensor", "window"):
             return self._in_units(call, config)
-        found = conv_workload(call, ("float32", "float16"), open_too=True)
+        found = conv_workload(call, FLOATS, open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
         depth = image_block(workload, config.block, self._spec)

@@ -178,6 +178,7 @@ class BlockedOperators:
             operands,
             (shape[0], blocks, *shape[2:], first.block),
             vdevice_of(call.ty),
+            str(call.ty.dtype),
         )
         return result, first.channels
 

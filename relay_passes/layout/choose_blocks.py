@@ -17,13 +17,15 @@ from tvm import relax
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape, typical_shape
-from tvm_edge.relay_passes.ir.workloads import conv_workload, transposed_conv
+from tvm_edge.relay_passes.ir.workloads import FLOATS, conv_workload, transposed_conv
 from tvm_edge.relay_passes.place.label_operators import operands
 from tvm_edge.relay_passes.precision.stored_arithmetic import arithmetic_of
-from tvm_edge.schedules.blocked import filled, input_block
+from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import blocked_config, choose_config
+from tvm_edge.schedules.layouts import image_block
+from tvm_edge.schedules.pairs import multiplies_pairs
 
 __all__ = ["choose_blocked"]
 
@@ -66,7 +68,7 @@ def choose_blocked(
             chosen[value] = found.config
             gain[var] = found.gain
             group.add(var)
-            if input_block(found.workload, found.config.block) > 1:
+            if image_block(found.workload, found.config.block, spec) > 1:
                 reads.append((var, value.args[0]))
                 if value.args[0] in group:
                     group.join(var, value.args[0])
@@ -115,7 +117,7 @@ def _convolution(
         own = blocked_config(workload, spec)
         # TVM's loops go through the zeros between pixels.
         return None if own is None else _Convolution(workload, own, float("inf"))
-    found = conv_workload(value, ("float32", "float16"), open_too=True)
+    found = conv_workload(value, FLOATS, open_too=True)
     if found is None:
         return None
     # Measured is what a kernel of fixed lengths takes.
@@ -151,6 +153,8 @@ def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float
         blocked *= channels / filled(channels, config.block)
         return seconds * (1 / plain - 1 / blocked)
     speed = _DIRECT * (_WINOGRAD if config.algorithm == "winograd" else 1)
+    if multiplies_pairs(workload, spec):
+        speed *= 2
     return seconds * (1 / _PLAIN - 1 / speed)
 
 

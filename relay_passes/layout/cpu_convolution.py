@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import const, static_shape
 from tvm_edge.schedules.blocked import CONV2D, DEPTHWISE, conv2d, pack_filters
+from tvm_edge.schedules.channel_groups import conv2d_groups
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.pairs import CONV2D_PAIRS, PAIR, multiplies_pairs, pack_pairs
 from tvm_edge.schedules.taps import reaches
 from tvm_edge.schedules.transposed import TransposedConv, conv2d_transposed, pack_phases
 from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
@@ -25,9 +28,11 @@ class CpuConvolutions:
     ----------
     builder : relax.BlockBuilder
         Takes the kernels.
+    spec : DeviceSpec
     """
 
-    def __init__(self, builder: relax.BlockBuilder) -> None:
+    def __init__(self, builder: relax.BlockBuilder, spec: DeviceSpec) -> None:
+        self._spec = spec
         self._builder = builder
         self._known: dict[tuple[Any, ...], relax.Call] = {}
 
@@ -53,12 +58,21 @@ class CpuConvolutions:
             Channels in a block of the image.
         """
         block = config.block
+        pairs = multiplies_pairs(workload, self._spec)
+        compute: Any = conv2d
+        attrs = None
         if config.algorithm == "winograd":
-            packed = transform_filters(weights, config.m, block)
+            packed = transform_filters(weights, config.m, block, PAIR if pairs else 1)
             options = [config.m, workload.padding, config.knobs]
             name = PRODUCT.replace("product", "conv2d")
             # Several stages: TVM would take none of them for one that an epilogue may follow.
             attrs = {"op_pattern": 4}
+            compute = conv2d_winograd
+        elif pairs:
+            packed = pack_pairs(weights, depth, block, workload.groups)
+            windows = (workload.strides, workload.padding, workload.dilation, workload.groups)
+            options = [*windows, CONV2D_PAIRS, config.knobs]
+            name, compute = CONV2D_PAIRS, conv2d_groups
         else:
             packed = pack_filters(
                 weights, 1 if workload.depthwise else depth, block, workload.groups
@@ -68,7 +82,6 @@ class CpuConvolutions:
             reach = reaches(workload) if fixed else ""
             options = [*windows, config.knobs, reach, workload.channels]
             name = DEPTHWISE if workload.depthwise else CONV2D
-            attrs = None
         dtype = str(packed.dtype)
         filters = const(packed, dtype)
         shape = static_shape(image.ty)
@@ -77,7 +90,6 @@ class CpuConvolutions:
         if known is not None and shape is not None:
             operands = relax.Tuple([image, filters])
             return relax.Call(known.op, [known.args[0], operands], known.attrs, known.ty_args)
-        compute = conv2d_winograd if config.algorithm == "winograd" else conv2d
         self._known[key] = self._builder.call_te(
             compute, image, filters, *options, primfunc_name_hint=name, primfunc_attrs=attrs
         )

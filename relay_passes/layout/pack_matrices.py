@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -19,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, lengths_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
+from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
 from tvm_edge.schedules.cpu.panels import panel_width
 from tvm_edge.schedules.panels import DENSE, dense, pack_matrix
@@ -77,7 +77,7 @@ class _Packer(PyExprMutator):
         kept = streamed_constant(bound)
         matrix = constant_of(weight if kept is None else kept)
         shape = lengths_of(op.args[0].ty)
-        if matrix is None or matrix.ndim != 2 or matrix.dtype not in (np.float32, np.float16):
+        if matrix is None or matrix.ndim != 2 or str(matrix.dtype) not in FLOATS:
             return op
         dtype = str(matrix.dtype)
         if shape is None or len(shape) < 2 or str(op.args[0].ty.dtype) != dtype:

@@ -24,9 +24,11 @@ from tvm import relax, topi
 
 from tvm_edge.relay_passes.ir.expressions import const, is_call, static_shape, with_blocks
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
+from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.memory.stream_weights import streamed
 from tvm_edge.relay_passes.memory.windows import refuse_window
 from tvm_edge.relay_passes.place.label_operators import nodes_of
+from tvm_edge.schedules.float16 import HALVES
 
 __all__ = ["Cut", "SplitDense", "SplitLayer", "least_window", "plan_cut", "split_dense"]
 
@@ -42,8 +44,6 @@ _WAYS: tuple[tuple[Literal["output", "reduction"], int], ...] = (
 # Each is a few µs of its own, and one tensor more that the last kernel reads: OpenCL promises only
 # 1 KiB of arguments.
 _MOST_PARTS = 64
-
-_DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _large_matrix(value: relax.Expr, window: int) -> np.ndarray | None:
     matrix, shape = value.args[1], static_shape(value.args[1].ty)
     if not isinstance(matrix, tvm.ir.GenericConst) or shape is None or len(shape) != 2:
         return None
-    if str(matrix.ty.dtype) not in _DTYPES or str(value.args[0].ty.dtype) not in _DTYPES:
+    if str(matrix.ty.dtype) not in FLOATS or str(value.args[0].ty.dtype) not in FLOATS:
         return None
     found = np.from_dlpack(matrix.value)  # not a copy: it is large
     return found if found.nbytes > window else None
@@ -220,9 +220,9 @@ class _Writer:
             )
             self._bind(binding.var, value)
             return
-        # Partial sums of float16 are rounded once, at the end.
+        # Partial sums of 16 bits are rounded once, at the end.
         dtype = str(call.ty.dtype)
-        wide = "float32" if dtype == "float16" else None
+        wide = "float32" if dtype in HALVES else None
         ends = [end for _, end in cut.places(matrix.shape)]
         pieces = self._let("pieces", relax.op.split(data, ends[:-1], axis))
         total: relax.Expr | None = None

@@ -1,6 +1,6 @@
-"""Kernels of float16 tensors that calculate in float32.
+"""Kernels of float16 and bfloat16 tensors that calculate in float32.
 
-Storage is float16 and arithmetic float32: what a kernel reads is widened, what it keeps for itself
+Storage is 16 bits and arithmetic float32: what a kernel reads is widened, what it keeps for itself
 (accumulators, stages before and after them) is float32, and what it stores is rounded once. A sum
 of thousands of products is then as good as float32's, and a chain of element-wise operators that
 was fused rounds at its end only.
@@ -14,8 +14,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.analysis import root_blocks
-from tvm_edge.schedules.float16 import STORED, as_stored, widened
+from tvm_edge.schedules.float16 import KEPT, STORED, as_stored, is_half, widened
 
 __all__ = ["CalculateInFloat32", "calculate_in_float32"]
 
@@ -59,11 +60,12 @@ class CalculateInFloat32:
 
 
 def calculate_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A kernel of blocks with its arithmetic and its own buffers in float32 where they are float16.
+    """A kernel of blocks with its arithmetic and its own buffers in float32 where they are 16 bits.
 
-    Kernels that are written out, and those that look at the bits of float16, stay as they are.
+    Kernels that are written out, and those that look at the bits, stay as they are. So do copies
+    that keep their type.
     """
-    if not isinstance(func.body, s_tir.SBlockRealize) or not _uses_float16(func):
+    if not isinstance(func.body, s_tir.SBlockRealize) or not _uses_halves(func):
         return func
     if func.attrs is not None and func.attrs.get("tirx.is_scheduled", False):
         return func
@@ -73,20 +75,20 @@ def calculate_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(_Widener(func).widened(func.body))
 
 
-def _uses_float16(func: tirx.PrimFunc) -> bool:
+def _uses_halves(func: tirx.PrimFunc) -> bool:
     buffers = (*func.params, *func.body.block.alloc_buffers)
-    return any(tirx.buffer.is_buffer_var(b) and b.dtype == "float16" for b in buffers)
+    return any(tirx.buffer.is_buffer_var(b) and is_half(b.dtype) for b in buffers)
 
 
 def _is_arithmetic(func: tirx.PrimFunc) -> bool:
-    """Return whether all that it does with float16 means the same of float32."""
+    """Return whether all that it does with 16 bits means the same of float32."""
     strange: list[Any] = []
 
     def on_call(call: ir.Call) -> None:
         types = [getattr(expr.ty, "dtype", None) for expr in (call, *call.args)]
         dialect, _, name = call.op.name.partition(".") if isinstance(call.op, ir.Op) else ("",) * 3
         known = dialect in ("tirx", "prim") and name in _FUNCTIONS
-        if not known and any(str(dtype).startswith("float16") for dtype in types):
+        if not known and any(map(is_half, types)):
             strange.append(call)
 
     def on_other(node: Any) -> None:
@@ -108,16 +110,18 @@ def _with_own_accumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not isinstance(stmt, s_tir.SBlock) or stmt.init is None:
             continue
         for i, region in enumerate(stmt.writes):
-            if any(region.source.same_as(b) for b in results) and region.source.dtype == "float16":
+            if any(region.source.same_as(b) for b in results) and is_half(region.source.dtype):
                 sch.cache_write(block, i, "global")
     return sch.mod["main"].with_attrs(func.attrs) if func.attrs is not None else sch.mod["main"]
 
 
 class _Widener:
-    """Rewrites statements; the buffers and variables of float16 that they define become float32."""
+    """Rewrites statements; buffers and variables of 16 bits that they define become float32."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self._new: dict[tirx.Var, tirx.Var] = {}
+        blocks = nodes_in(func.body, s_tir.SBlock)
+        self._kept = [b.writes[0].source for b in blocks if KEPT in b.annotations]
         for buffer in func.body.block.alloc_buffers:
             self._own(buffer)
 
@@ -126,14 +130,15 @@ class _Widener:
                 self._own(buffer)
 
         def on_definition(node: tirx.Bind | tirx.Let) -> None:
-            if str(node.var.ty.dtype) == "float16":
+            if is_half(node.var.ty.dtype):
                 self._new[node.var] = tirx.Var(node.var.name, "float32")
 
         walk = ((s_tir.SBlock, on_block), ((tirx.Bind, tirx.Let), on_definition))
         tvm_ffi.structural_walk(func.body, walk)
 
     def _own(self, buffer: tirx.Var) -> None:
-        if buffer.dtype == "float16" and buffer not in self._new:
+        kept = any(buffer.same_as(other) for other in self._kept)
+        if is_half(buffer.dtype) and buffer not in self._new and not kept:
             self._new[buffer] = tirx.decl_buffer(
                 buffer.shape, "float32", buffer.name, scope=buffer.scope(), layout=None
             )
@@ -144,7 +149,7 @@ class _Widener:
             (ir.Var, lambda var: self._new.get(var, var)),
             (ir.TensorLoad, lambda load: widened(tirx.BufferLoad(load.source, load.indices))),
             (tirx.FloatImm, _literal),
-            ((*_ARITHMETIC, *_COMPARISONS), lambda node: type(node)(node.a, node.b)),
+            ((*_ARITHMETIC, *_COMPARISONS), _operation),
             (tirx.Select, lambda x: tirx.Select(x.condition, x.true_value, x.false_value)),
             (tirx.Cast, _cast),
             (ir.Call, _call),
@@ -156,12 +161,15 @@ class _Widener:
 
 
 def _block(block: s_tir.SBlock) -> s_tir.SBlock:
-    """Drop the rounding of values that are only stored as float16, where they are not stored."""
+    """Drop the rounding of values that are only stored as 16 bits, where they are not stored."""
     store = block.body
     if STORED not in block.annotations or not isinstance(store, tirx.BufferStore):
         return block
-    rounded = as_stored(store.value)
-    if store.buffer.dtype != "float32" or not isinstance(rounded, tirx.Cast):
+    rounded = store.value
+    if isinstance(rounded, tirx.Cast) and is_half(rounded.value.ty.dtype):
+        rounded = rounded.value  # widened again for an array that is float32 now
+    is_rounded = isinstance(rounded, tirx.Cast) and is_half(rounded.ty.dtype)
+    if store.buffer.dtype != "float32" or not is_rounded:
         return block
     return s_tir.SBlock(
         block.iter_vars,
@@ -173,8 +181,13 @@ def _block(block: s_tir.SBlock) -> s_tir.SBlock:
     )
 
 
+def _operation(node: Any) -> tirx.Expr:
+    """Make it one of float32; those of indices stay, or lengths in types of arrays would change."""
+    return type(node)(node.a, node.b) if "float" in str(node.a.ty.dtype) else node
+
+
 def _literal(value: tirx.FloatImm) -> tirx.Expr:
-    return tirx.const(value.value, "float32") if str(value.ty.dtype) == "float16" else value
+    return tirx.const(value.value, "float32") if is_half(value.ty.dtype) else value
 
 
 def _cast(cast: tirx.Cast) -> tirx.Expr:
@@ -185,14 +198,15 @@ def _cast(cast: tirx.Cast) -> tirx.Expr:
 
 
 def _call(call: ir.Call) -> tirx.Expr:
-    if str(call.ty.dtype) != "float16":
+    if not is_half(call.ty.dtype):
         return call
     return ir.Call(call.op, list(call.args), call.attrs, ret_ty="float32")
 
 
 def _store(store: tirx.BufferStore) -> tirx.Stmt:
     value = store.value
-    if store.buffer.dtype == "float16":
-        value = as_stored(value)
-        value = tirx.Cast("float16", store.value) if value is None else value
+    dtype = str(store.buffer.dtype)
+    if is_half(dtype):
+        value = as_stored(value, dtype)
+        value = tirx.Cast(dtype, store.value) if value is None else value
     return tirx.BufferStore(store.buffer, value, store.indices)

@@ -1,7 +1,7 @@
-"""Store activations and weights as float16 (``precision="mixed"`` and ``"float16"``).
+"""Store activations and weights as float16 or bfloat16 (``precision="mixed"`` and alike).
 
-Products (convolutions, matrices) take float16 operands, and what lies between two of them stays
-float16. All else is float32: operators that are not declared otherwise (``float16=``), those that
+Products (convolutions, matrices) take operands of 16 bits, and what lies between two of them stays
+so. All else is float32: operators that are not declared otherwise (``float16=``), those that
 the user names, those with a constant that float16 cannot hold, and what follows the last product
 (decoding of boxes, softmax, logits). A tensor is converted once for all who read it, where it is
 made, so that the conversion is fused with the kernel that makes it; a constant is converted now.
@@ -48,11 +48,11 @@ class LoweredPrecision:
     ----------
     module : tvm.IRModule
     types : dict of int to str
-        ``"float16"`` or ``"float32"`` by node of the user's model, if it has a float result.
+        The lower type or ``"float32"`` by node of the user's model, if it has a float result.
     reasons : dict of int to str
-        Why a node that could have been float16 is not.
+        Why a node that could have been of the lower type is not.
     unfit : dict of int to str
-        Those of them with a constant that float16 cannot hold.
+        Those of them with a constant that the lower type cannot hold.
     casts : int
         Conversions of tensors in a run.
     """
@@ -65,7 +65,10 @@ class LoweredPrecision:
 
 
 def lower_precision(
-    mod: tvm.IRModule, kind: str, exceptions: Mapping[int, str] | None = None
+    mod: tvm.IRModule,
+    kind: str,
+    exceptions: Mapping[int, str] | None = None,
+    dtype: str = "float16",
 ) -> LoweredPrecision:
     """Convert ``main``, whose parameters and results keep their types.
 
@@ -74,12 +77,13 @@ def lower_precision(
     mod : IRModule
         Simplified and placed, operators not legalised yet.
     kind : str
-        Kind of the device that calculates in float16; operators on others stay as they are.
+        Kind of the device that has the lower type; operators on others stay as they are.
     exceptions : mapping of int to str
         Nodes of the user's model that stay float32, and why.
+    dtype : {"float16", "bfloat16"}
     """
     gvar = mod.get_global_var("main")
-    plan = PrecisionPlan(mod[gvar], kind, exceptions or {})
+    plan = PrecisionPlan(mod[gvar], kind, exceptions or {}, dtype)
     converter = _Converter(mod, plan)
     converter.builder_.update_func(gvar, converter.visit_expr(mod[gvar]))
     types, reasons, unfit = plan.of_nodes()
@@ -110,7 +114,7 @@ class _Converter(PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         var = binding.var
         if var in self._plan.lowered:
-            self._dtype = "float16"
+            self._dtype = self._plan.dtype
             self._round_weights(binding.value)
             kernel = self._with_constant(binding.value)
             value = self.visit_expr(binding.value) if kernel is None else kernel
@@ -140,7 +144,9 @@ class _Converter(PyExprMutator):
             axes = list(range(2, weights.ndim))
         else:
             axes = [str(call.attrs.kernel_layout).index("I")]
-        self._constants[call.args[1]] = const(round_weights(weights, axes), "float16")
+        self._constants[call.args[1]] = const(
+            round_weights(weights, axes, self._plan.dtype), self._plan.dtype
+        )
 
     def _with_constant(self, call: relax.Expr) -> relax.Call | None:
         """Make the kernel of an operator one of whose operands is a bias, or alike, in float32."""
@@ -156,7 +162,7 @@ class _Converter(PyExprMutator):
             for arg, value in zip(call.args, values, strict=True)
         ]
         device = vdevice_of(call.ty)
-        return call_arithmetic(self.builder_, str(call.op.name), args, shape, device)
+        return call_arithmetic(self.builder_, str(call.op.name), args, shape, device, self._dtype)
 
     def visit_var_(self, op: relax.Var) -> relax.Expr:
         return self._read(op, super().visit_var_)
@@ -165,7 +171,7 @@ class _Converter(PyExprMutator):
         return self._read(op, super().visit_dataflow_var_)
 
     def _read(self, var: relax.Var, visit: Any) -> relax.Expr:
-        if self._dtype == "float16" and var in self._plan.tuples:
+        if self._dtype != "float32" and var in self._plan.tuples:
             return self.visit_expr(self._plan.tuples[var])
         if isinstance(var.ty, relax.TensorType) and is_float32(var.ty):
             return self._form(var, self._dtype)
@@ -175,7 +181,7 @@ class _Converter(PyExprMutator):
         if self._dtype == "float32" or not is_float32(op.ty):
             return op
         if op not in self._constants:
-            self._constants[op] = const(array_of(op.value), "float16")
+            self._constants[op] = const(array_of(op.value), self._dtype)
         return self._constants[op]
 
     def _form(self, var: relax.Var, dtype: str) -> relax.Expr:

@@ -1,9 +1,10 @@
-"""Plan of a graph's precision: operators in float16, and the types their results are read in."""
+"""Plan of a graph's precision: lower types of operators, and those that results are read in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import ml_dtypes
 import numpy as np
 from tvm import relax, tirx
 
@@ -11,11 +12,11 @@ from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.place.label_operators import node_indices
+from tvm_edge.schedules.float16 import HALVES
 
 __all__ = ["PrecisionPlan", "is_float32", "is_product"]
 
-_LARGEST = 65504.0  # finite float16
-_SMALLEST = 2.0**-14  # normal one: below it digits are lost
+_LIMITS = {name: ml_dtypes.finfo(dtype) for name, dtype in HALVES.items()}
 
 
 class PrecisionPlan:
@@ -30,21 +31,30 @@ class PrecisionPlan:
     func : relax.Function
         ``main``, operators not legalised yet.
     kind : str
-        Kind of the device that calculates in float16.
+        Kind of the device that has the lower type.
     exceptions : mapping of int to str
         Nodes of the user's model that stay float32, and why.
+    dtype : {"float16", "bfloat16"}
+        The lower type.
 
     Attributes
     ----------
     lowered : set of Var
-        Bindings that become float16.
+        Bindings that become `dtype`.
     wanted : dict of Var to set of str
         The types in which a tensor of float32 is read.
     tuples : dict of Var to Tuple
         Who reads one of these reads its fields.
     """
 
-    def __init__(self, func: relax.Function, kind: str, exceptions: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        func: relax.Function,
+        kind: str,
+        exceptions: Mapping[int, str],
+        dtype: str = "float16",
+    ) -> None:
+        self.dtype = dtype
         self._kind, self._exceptions = kind, exceptions
         self._bindings = bindings_of(func)
         variables = [binding.var for binding in self._bindings]
@@ -60,7 +70,7 @@ class PrecisionPlan:
             if self._is_lowered(binding, between):
                 self.lowered.add(binding.var)
         for binding in self._bindings:
-            dtype = "float16" if binding.var in self.lowered else "float32"
+            dtype = self.dtype if binding.var in self.lowered else "float32"
             if binding.var not in self.tuples:
                 self._want(binding.value, dtype)
         self._want(func.body.body, "float32")
@@ -80,7 +90,7 @@ class PrecisionPlan:
         return found
 
     def _between(self) -> set[relax.Var]:
-        """Return the tensors that lead to a product, by operators that may be float16."""
+        """Return the tensors that lead to a product, by operators that may be lowered."""
         found: set[relax.Var] = set()
         for binding in reversed(self._bindings):
             value = binding.value
@@ -93,7 +103,7 @@ class PrecisionPlan:
         return is_product(binding.value) and not self._objection(binding)
 
     def _may_follow(self, binding: relax.Binding) -> bool:
-        """Return whether a binding is float16 where all that it reads is."""
+        """Return whether a binding is lowered where all that it reads is."""
         how = of_call(binding.value).float16
         return how is not None and not how.is_product and not self._objection(binding)
 
@@ -119,7 +129,7 @@ class PrecisionPlan:
             return "its results are used together"
         if call.op.name == "relax.divide" and constant_of(call.args[1]) is None:
             return "it divides by what is computed"
-        unfit = _unfit_number(call)
+        unfit = _unfit_number(call, self.dtype)
         if unfit:
             self._unfit.add(var)
         return unfit
@@ -138,7 +148,7 @@ class PrecisionPlan:
         return bool(read) and all(var in self.lowered for var in read)
 
     def of_nodes(self) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
-        """Return types, reasons against float16, and those about constants, by node."""
+        """Return types, reasons against the lower type, and those about constants, by node."""
         types: dict[int, str] = {}
         reasons: dict[int, str] = {}
         unfit: dict[int, str] = {}
@@ -150,7 +160,7 @@ class PrecisionPlan:
             # A node of several steps is what its product is, or its last step.
             product = is_product(binding.value)
             if product or node not in of_product:
-                types[node] = "float16" if var in self.lowered else "float32"
+                types[node] = self.dtype if var in self.lowered else "float32"
             if product:
                 of_product.add(node)
             if self._reasons.get(var):
@@ -168,7 +178,7 @@ def _read_whole(bindings: Sequence[relax.Binding], result: relax.Expr) -> set[re
 
 
 def is_product(value: relax.Expr) -> bool:
-    """Return whether an operator is worth a conversion of its operands to float16."""
+    """Return whether an operator is worth a conversion of its operands to 16 bits."""
     how = of_call(value).float16
     return how is not None and how.is_product
 
@@ -184,21 +194,23 @@ def _is_float(ty: relax.Type) -> bool:
     return isinstance(ty, relax.TensorType) and str(ty.dtype).startswith(("float", "bfloat"))
 
 
-def _unfit_number(call: relax.Call) -> str:
-    """Say which number in a call float16 cannot hold; empty if there is none."""
+def _unfit_number(call: relax.Call, dtype: str) -> str:
+    """Say which number in a call `dtype` cannot hold; empty if there is none."""
+    limits = _LIMITS[dtype]
+    most, least = float(limits.max), float(limits.smallest_normal)
     bounds = [float(arg.value) for arg in call.args if isinstance(arg, tirx.FloatImm)]
     if call.op.name == "relax.nn.pad":
         bounds.append(float(call.attrs.pad_value))
     for bound in bounds:
-        if np.isfinite(bound) and abs(bound) > _LARGEST:
-            return f"its bound {bound:.3g} is beyond float16, which ends at {_LARGEST:.0f}"
+        if np.isfinite(bound) and abs(bound) > most:
+            return f"its bound {bound:.3g} is beyond {dtype}, which ends at {most:.6g}"
     for arg in call.args:
         value = constant_of(arg)
         if value is None or value.dtype != np.float32 or not value.size:
             continue
         largest = float(np.abs(value[np.isfinite(value)]).max(initial=0.0))
-        if largest > _LARGEST:
-            return f"a constant of it holds {largest:.3g}, and float16 ends at {_LARGEST:.0f}"
-        if 0 < largest < _SMALLEST:
-            return f"a constant of it is below {largest:.3g}, where float16 loses its digits"
+        if largest > most:
+            return f"a constant of it holds {largest:.3g}, and {dtype} ends at {most:.6g}"
+        if 0 < largest < least:
+            return f"a constant of it is below {largest:.3g}, where {dtype} loses its digits"
     return ""

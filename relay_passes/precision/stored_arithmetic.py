@@ -1,6 +1,6 @@
-"""Element-wise operators on float16 with constants in float32, as kernels.
+"""Element-wise operators on float16 or bfloat16 with constants in float32, as kernels.
 
-A bias, or a factor for each channel, keeps the digits that float16 would lose; the result is
+A bias, or a factor for each channel, keeps the digits that 16 bits would lose; the result is
 rounded when it is stored.
 """
 
@@ -28,6 +28,7 @@ def call_arithmetic(
     args: Sequence[relax.Expr],
     shape: Sequence[int],
     device: tvm.ir.VDevice | None,
+    dtype: str,
 ) -> relax.Call:
     """Make the kernel of an operator that declares its arithmetic (``float16=``), and call it.
 
@@ -37,10 +38,12 @@ def call_arithmetic(
         Takes the kernel.
     operator : str
     args : sequence of relax.Expr
-        Of float16 or float32.
+        Of `dtype` or float32.
     shape : sequence of int
         Of the result.
     device : VDevice or None
+    dtype : {"float16", "bfloat16"}
+        Of the result.
     """
     how = OPERATORS[operator].float16
     assert how is not None and how.arithmetic is not None, "the caller has asked"
@@ -53,12 +56,12 @@ def call_arithmetic(
         found = [x(*i) if w else broadcast(x, i) for x, w in zip(given, whole, strict=True)]
         return arithmetic(*map(widened, found))
 
-    result = stored(shape, element)
+    result = stored(shape, element, dtype)
     func = te.create_prim_func([*given, result], "int64").without_attr("global_symbol")
     func = func.with_attr(_ARITHMETIC, operator)
     if device is not None:
         func = func.with_attr("target", device.target)
-    ty = relax.TensorType(list(shape), "float16", device)
+    ty = relax.TensorType(list(shape), dtype, device)
     name = operator.removeprefix("relax.")
     return relax.call_tir(builder.add_func(func, name), list(args), ty)
 

@@ -15,9 +15,10 @@ from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.cpu.attention import Attention
 from tvm_edge.schedules.cpu.blocked import Conv2dBlocked
 from tvm_edge.schedules.cpu.conv2d import Conv2d
-from tvm_edge.schedules.cpu.conv2d_int8 import Conv2dInt8
+from tvm_edge.schedules.cpu.conv2d_groups import Conv2dGroups
 from tvm_edge.schedules.cpu.dense import Dense
 from tvm_edge.schedules.cpu.depthwise_int8 import DepthwiseInt8
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.fallback import Fallback
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.overlap import overlap_tiles
@@ -27,6 +28,8 @@ from tvm_edge.schedules.cpu.window import schedule_window
 from tvm_edge.schedules.cpu.window_blocked import WindowBlocked
 from tvm_edge.schedules.cpu.winograd import Winograd
 from tvm_edge.schedules.elementwise import Elementwise
+from tvm_edge.schedules.int8 import CONV2D_INT8
+from tvm_edge.schedules.pairs import CONV2D_PAIRS
 from tvm_edge.schedules.windows import Window, match_depthwise, match_pool
 
 __all__ = ["RULES", "schedule"]
@@ -34,7 +37,8 @@ __all__ = ["RULES", "schedule"]
 RULES: tuple[ScheduleRule, ...] = (
     Elementwise(schedule_spatial),
     Attention(),
-    Conv2dInt8(),
+    Conv2dGroups(CONV2D_INT8, lambda spec: DOT_PRODUCTS.get(spec.dot_product)),
+    Conv2dGroups(CONV2D_PAIRS, lambda spec: PAIR_PRODUCTS.get(spec.pair_product)),
     DepthwiseInt8(),
     Conv2dBlocked(),
     Winograd(),

@@ -31,6 +31,7 @@ from tvm_edge.schedules.cpu.loops import (
 )
 from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.float16 import is_half
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import (
     epilogue_of,
@@ -194,7 +195,7 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         open_columns=open_axes[1],
         reach=reach,
         image=pixels,
-        widened=filters.dtype == "float16",
+        widened=is_half(filters.dtype),
         skips_channels=CHANNELS in stmt.annotations,
     )
 

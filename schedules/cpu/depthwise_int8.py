@@ -15,7 +15,8 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.cpu.conv2d_int8 import by_dot_products
+from tvm_edge.schedules.cpu.bias_first import begin_with_bias
+from tvm_edge.schedules.cpu.conv2d_groups import by_groups
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.cpu.loops import can_peel
 from tvm_edge.schedules.cpu.stages import schedule_rest
@@ -44,4 +45,6 @@ class DepthwiseInt8(ReductionRule):
         windows = schedule_windows(sch, block, image, spec, vectorize=False, shifts=shifts)
         init = sch.decompose_reduction(block, windows.first)
         schedule_rest(sch, windows.done, spec)
-        return by_dot_products(sch, init, block, windows.epilogue, dot.window_lanes, dot.window())
+        names = sch.get(init).name_hint, sch.get(windows.epilogue).name_hint
+        by_groups(sch, init, block, dot.window_lanes, dot.window())
+        return begin_with_bias(sch.mod["main"], *names)

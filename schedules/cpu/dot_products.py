@@ -1,8 +1,9 @@
-"""Instructions that multiply 8-bit numbers and add four products to each lane of int32.
+"""Instructions that multiply groups of numbers and add their products to each lane of a vector.
 
-x86's ``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed
-by signed ones. TVM's tensor intrinsics of them have the accumulators in memory of another scope.
-TVM has none for windows.
+Groups are four of 8 bits with int32 lanes, or two of bfloat16 with float32 lanes. x86's
+``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed by
+signed ones; ``vdpbf16ps`` takes bfloat16. TVM's tensor intrinsics of them have the accumulators in
+memory of another scope. TVM has none for windows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-__all__ = ["DOT_PRODUCTS", "DotProduct"]
+__all__ = ["DOT_BFLOAT16", "DOT_PRODUCTS", "PAIR_PRODUCTS", "DotProduct"]
+
+DOT_BFLOAT16 = "tvm_edge_dot_bfloat16"
+"""Function of ``vdpbf16ps``: vectors of float32, and of pairs of bfloat16 as int32."""
 
 
 @dataclass(frozen=True)
@@ -24,26 +28,46 @@ class DotProduct:
     Attributes
     ----------
     intrinsic : str
-        LLVM's name.
+        LLVM's name; of bfloat16 that of a function of
+        :mod:`tvm_edge.lowering.bfloat16`.
     lanes : int
-        int32 accumulators in a vector.
-    image : {"uint8", "int8"}
-        Type of what is multiplied by the signed filters.
+        Accumulators in a vector.
+    image : {"uint8", "int8", "bfloat16"}
+        Type of what is multiplied by the filters: signed ones of 8-bit numbers.
     """
 
     intrinsic: str
     lanes: int
     image: str
 
+    @property
+    def filters(self) -> str:
+        """Type of the filters."""
+        return self.image if self.image == "bfloat16" else "int8"
+
+    @property
+    def accumulators(self) -> str:
+        """Type of the accumulators."""
+        return "float32" if self.image == "bfloat16" else "int32"
+
+    @property
+    def group(self) -> int:
+        """Numbers that are multiplied and added to a lane: those in 32 bits."""
+        return 2 if self.image == "bfloat16" else 4
+
     def broadcast(self) -> str:
-        """Name of the tensor intrinsic: four numbers with four filters of each lane."""
+        """Name of the tensor intrinsic: a group of numbers with one of filters of each lane."""
         return _register(self, window=False)
 
     def added(self, accumulators: tirx.Expr, pixels: tirx.Expr, filters: tirx.Expr) -> tirx.Expr:
-        """Return accumulators with the products of two vectors of 8-bit numbers added.
+        """Return accumulators with the products of two vectors added.
 
         ``sdot`` takes an element of its last operand, which pixels are where they are broadcast.
         """
+        if self.image == "bfloat16":  # whose vectors LLVM alone has: they are passed as bits
+            words = (tirx.reinterpret(f"int32x{self.lanes}", each) for each in (pixels, filters))
+            dtype = f"float32x{self.lanes}"
+            return tirx.call_pure_extern(dtype, self.intrinsic, accumulators, *words)
         operands = [filters, pixels] if self.image == "int8" else [pixels, filters]
         dtype = f"int32x{self.lanes}"
         return tirx.call_llvm_pure_intrin(dtype, self.intrinsic, accumulators, *operands)
@@ -68,6 +92,9 @@ DOT_PRODUCTS = {
 }
 """By :attr:`tvm_edge.hardware.DeviceSpec.dot_product`."""
 
+PAIR_PRODUCTS = {"vdpbf16ps": DotProduct(DOT_BFLOAT16, 16, "bfloat16")}
+"""By :attr:`tvm_edge.hardware.DeviceSpec.pair_product`."""
+
 _PIXEL = 16
 
 
@@ -80,32 +107,35 @@ def _register(dot: DotProduct, *, window: bool) -> str:
 
 
 def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """Description and implementation of the intrinsic that broadcasts four numbers."""
-    lanes, image = dot.lanes, dot.image
-    accumulator_dtype, bytes_, one = f"int32x{lanes}", 4 * lanes, f"{image}x4"
-    pixels, filters = f"{image}x{bytes_}", f"int8x{bytes_}"
+    """Description and implementation of the intrinsic that broadcasts a group of numbers."""
+    lanes, image, group = dot.lanes, dot.image, dot.group
+    filters, accumulators = dot.filters, dot.accumulators
+    one, pixels = f"{image}x{group}", f"{image}x{group * lanes}"
+    accumulator_dtype, filter_dtype = f"{accumulators}x{lanes}", f"{filters}x{group * lanes}"
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (4,), image, offset_factor=1)
-        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
-        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        A = T.match_buffer(a, (group,), image, offset_factor=1)
+        B = T.match_buffer(b, (lanes, group), filters, offset_factor=1)
+        C = T.match_buffer(c, (lanes,), accumulators, offset_factor=1, scope="local")
         with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
+            T.reads(C[0:lanes], A[0:group], B[0:lanes, 0:group])
             T.writes(C[0:lanes])
             for i in T.serial(0, lanes):
-                for k in T.serial(0, 4):
+                for k in T.serial(0, group):
                     with T.sblock("update"):
                         vi, vk = T.axis.remap("SR", [i, k])
-                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+                        C[vi] = C[vi] + T.cast(A[vk], accumulators) * T.cast(
+                            B[vi, vk], accumulators
+                        )
 
     @T.prim_func(s_tir=True)
     def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (4,), image, offset_factor=1)
-        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
-        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        A = T.match_buffer(a, (group,), image, offset_factor=1)
+        B = T.match_buffer(b, (lanes, group), filters, offset_factor=1)
+        C = T.match_buffer(c, (lanes,), accumulators, offset_factor=1, scope="local")
         with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
+            T.reads(C[0:lanes], A[0:group], B[0:lanes, 0:group])
             T.writes(C[0:lanes])
             C[T.ramp(T.int32(0), 1, lanes)] = dot.added(
                 C.vload([0], accumulator_dtype),
@@ -113,7 +143,7 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes),
                     dtype=pixels,
                 ),
-                B.vload([0, 0], filters),
+                B.vload([0, 0], filter_dtype),
             )
 
     return description, implementation

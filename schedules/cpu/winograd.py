@@ -19,14 +19,19 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
 from tvm_edge.schedules.cpu.blocked import Loops, schedule_blocks
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs
+from tvm_edge.schedules.cpu.conv2d_groups import by_groups
+from tvm_edge.schedules.cpu.dot_products import PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, schedule_spatial, vectorize_rows
 from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles, small_tile
+from tvm_edge.schedules.float16 import is_half
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, fuse
 from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.winograd import PRODUCT, STAGES, TILE
 
 __all__ = ["Winograd", "product_tile"]
+
+_GROUPED = 7  # axes of products by groups of channels
 
 _OPEN_TILES = 8
 """Tiles of a task, where only the run tells how many are in a line."""
@@ -55,8 +60,9 @@ class Winograd(ReductionRule):
         columns = constant(sch.get(output).iter_vars[3].dom.extent) or 1
         tile_columns = None if is_open else -(-columns // m)
         _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
-        _schedule_products(sch, block, spec)
         _schedule_outputs(sch, output_rows, [output, *epilogue], last, m)
+        # After the instructions of products TVM moves no block.
+        _schedule_products(sch, block, spec)
         return sch
 
 
@@ -108,25 +114,31 @@ def _schedule_inputs(
 
 def product_tile(stmt: s_tir.SBlock) -> Tile:
     """The sizes of the products of a Winograd convolution, read off their block."""
-    frequencies, blocks, tiles, lanes, depth, channels = (
+    frequencies, blocks, tiles, lanes, depth, steps, *_ = (
         typical(var.dom.extent) for var in stmt.iter_vars
     )
-    filters = stmt.reads[1].source
+    image, filters = (region.source for region in stmt.reads)
+    grouped = _is_grouped(stmt)
     return Tile(
         outer=frequencies,
         blocks=blocks,
         lines=1,
         columns=tiles,
-        steps=depth * channels,
+        steps=depth * steps,
         window=(1, 1),
         strides=(1, 1),
-        image_bytes=4 * prod((depth, tiles, channels)),
-        filter_bytes=filters.dtype.bits // 8 * prod((blocks, depth, channels, lanes)),
+        image_bytes=(2 if grouped else 4) * prod(typical(dim) for dim in image.shape[1:]),
+        filter_bytes=filters.dtype.bits // 8 * prod(typical(dim) for dim in filters.shape[1:]),
         lanes=lanes,
         padded=False,
         open_columns=constant(stmt.iter_vars[2].dom.extent) is None,
-        widened=filters.dtype == "float16",
+        widened=is_half(filters.dtype) and not grouped,
     )
+
+
+def _is_grouped(stmt: s_tir.SBlock) -> bool:
+    """Return whether products are of groups of channels."""
+    return len(stmt.iter_vars) == _GROUPED
 
 
 def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
@@ -134,11 +146,14 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     config = stmt.annotations.get(CONFIG)
     knobs = read_knobs(Knobs, str(config)) if config else best_knobs(product_tile(stmt), spec)
     store = sch.cache_write(block, 0, "local")
-    frequency, blocks, tiles, lane, *reduction = sch.get_loops(block)
-    _, first = schedule_blocks(
-        sch, block, store, knobs, Loops([frequency], blocks, None, tiles, lane, reduction)
-    )
+    frequency, blocks, tiles, lane, co, ci, *_ = sch.get_loops(block)
+    loops = Loops([frequency], blocks, None, tiles, lane, [co, ci])
+    dot = PAIR_PRODUCTS[spec.pair_product] if _is_grouped(stmt) else None
+    _, first = schedule_blocks(sch, block, store, knobs, loops, vectorize=dot is None)
     begin = sch.decompose_reduction(block, first)
+    if dot is not None:
+        by_groups(sch, begin, block, dot.lanes, dot.broadcast())
+        return
     if constant(sch.get(store).iter_vars[2].dom.extent) is None:
         small = small_tile(knobs.columns, knobs.blocks)
         mark_tiles(sch, [begin, block, store], 2, knobs.columns, small)

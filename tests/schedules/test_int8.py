@@ -29,7 +29,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, best_knobs, candidates
-from tvm_edge.schedules.cpu.conv2d_int8 import int8_tile
+from tvm_edge.schedules.cpu.conv2d_groups import groups_tile
 from tvm_edge.schedules.cpu.space_int8 import tile_of, window_of
 from tvm_edge.schedules.cpu.window_blocked import size_of_windows
 from tvm_edge.schedules.cpu.window_knobs import best_window_knobs, window_candidates
@@ -72,7 +72,7 @@ def test_sums_are_exact(spec: DeviceSpec, name: str) -> None:
 def test_all_knobs_give_the_same_sums(workload: ConvWorkload) -> None:
     sch = s_tir.Schedule(case(workload).func)
     stmt = sch.get(sch.get_sblock(CONV2D_INT8))
-    found = candidates(int8_tile(stmt, padded=any(workload.padding)), VNNI512)
+    found = candidates(groups_tile(stmt, padded=any(workload.padding)), VNNI512)
     kinds: dict[tuple[object, ...], list[Knobs]] = {}
     for knobs in found:
         kinds.setdefault((knobs.order, knobs.padding, knobs.flat), []).append(knobs)
@@ -114,7 +114,7 @@ def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceS
         best = knobs_as_text(best_window_knobs(size, spec))
     else:
         tile = tile_of(workload)
-        assert tile == int8_tile(sch.get(block), padded=any(workload.padding))
+        assert tile == groups_tile(sch.get(block), padded=any(workload.padding))
         best = knobs_as_text(best_knobs(tile, spec))
     assert configs[0].knobs == best
 

@@ -52,7 +52,7 @@ _SHOWN = 40
     "--tolerance",
     type=click.FloatRange(min=0),
     help="Largest difference relative to a tensor's largest value; default 1e-4, of tf32 1e-2, "
-    "of mixed and float16 2e-2, of quantised models 0.1.",
+    "of mixed and float16 2e-2, of bfloat16 and quantised models 0.1.",
 )
 @click.option(
     "--bisect-passes",

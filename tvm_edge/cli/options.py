@@ -339,14 +339,15 @@ def precision_options(command: _F) -> _F:
             show_default=True,
             help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target "
             "cuda). mixed: float16 is stored, on GPUs that have it; float16: products multiply in "
-            "it too.",
+            "it too. bfloat16: it is stored, and multiplied where a CPU does that.",
         ),
         click.option(
             "--keep-float32",
             "precision_exceptions",
             multiple=True,
             metavar="OPERATOR",
-            help="With mixed and float16, an operator or node that stays float32. Repeatable.",
+            help="With mixed, float16 and bfloat16, an operator or node that stays float32. "
+            "Repeatable.",
         ),
         click.option(
             "--parallel-fusion",

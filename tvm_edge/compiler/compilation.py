@@ -204,7 +204,7 @@ class Compilation:
     precision : str
     placed : Placed
     lowered_types : LoweredPrecision or None
-        What became of the types, with ``precision="float16"`` or ``"mixed"``.
+        What became of the types, with ``"float16"``, ``"mixed"`` or ``"bfloat16"``.
     precision_choice : PrecisionChoice or None
         What estimates keep in float32, with ``precision="mixed"``.
     choices : ConvChoices

@@ -15,6 +15,7 @@ from tvm_edge.records import RecordDevice, RecordLibrary, user_folder
 from tvm_edge.relay_passes.ir.expressions import all_bindings
 from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
+from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
 from tvm_edge.report import RecordsInfo
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
@@ -240,7 +241,7 @@ def avoid_winograd(
     resolved : ResolvedTarget
     precision : str
     """
-    found = list(convolutions(mod, resolved, ("float32", "float16")))
+    found = list(convolutions(mod, resolved, FLOATS))
     configs = dict(chosen.configs)
     changed = set()
     for workload in dict.fromkeys(workload for workload, _ in found):

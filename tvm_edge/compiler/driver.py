@@ -103,16 +103,18 @@ def compile(
     example_inputs : tuple, mapping or tensor, optional
         Arguments of a ``torch.nn.Module``'s ``forward``, whose shapes the inputs get. A
         ``torch.export.ExportedProgram`` has its own.
-    precision : {"float32", "tf32", "float16", "mixed"}
+    precision : {"float32", "tf32", "float16", "mixed", "bfloat16"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
         ``"mixed"`` stores weights and activations as float16 and calculates in float32, but for
         operators that are faster in float32 by estimate, and on GPUs without float16;
         ``"float16"`` also multiplies in float16 where that is faster, on OpenCL: its partial sums
-        are float16 over a few products at most (a step of a tile, or a window). Both are of GPUs.
-        Inputs and outputs keep their types, and operators that float16 does not suit
-        stay float32, which ``report.precision`` lists. ``python -m benchmarks run precision``
-        measures how large the error is.
+        are float16 over a few products at most (a step of a tile, or a window). On CPUs
+        ``"float16"`` is stored and calculated with in float32. ``"bfloat16"`` is of CPUs: it is
+        stored, and multiplied by those with AVX512-BF16, which add up in float32. Inputs and
+        outputs keep their types, and operators that the lower type does not suit stay float32,
+        which ``report.precision`` lists. ``python -m benchmarks run precision`` measures how large
+        the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str

@@ -76,8 +76,9 @@ def _lower_precision(c: Compilation) -> Compilation:
     elif c.precision == "mixed":
         choice = choose_precision(c.module["main"], c.resolved, exceptions)
         exceptions = {**choice.reasons, **exceptions}
-    lowered = lower_precision(c.module, c.resolved.kind, exceptions)
-    if is_quantized(c.imported.module) and "float16" not in lowered.types.values():
+    dtype = "bfloat16" if c.precision == "bfloat16" else "float16"
+    lowered = lower_precision(c.module, c.resolved.kind, exceptions, dtype)
+    if is_quantized(c.imported.module) and dtype not in lowered.types.values():
         _refuse_int8(c)
     return replace(c, module=lowered.module, lowered_types=lowered, precision_choice=choice)
 
@@ -164,7 +165,7 @@ GRAPH = (
         _left_the_gpu, "all operators left the GPU"
     ),
     CompilerPass("precision", "LowerPrecision", _lower_precision)
-    .when(lambda c: c.precision in ("float16", "mixed"), "float16 or mixed")
+    .when(lambda c: c.precision not in ("float32", "tf32"), "float16, mixed or bfloat16")
     .made_optional(),
     CompilerPass(
         "memory",

@@ -24,8 +24,8 @@ __all__ = [
     "exceptions_of",
 ]
 
-_PRECISIONS = ("float32", "tf32", "float16", "mixed")
-_HALVES = ("float16", "mixed")
+_PRECISIONS = ("float32", "tf32", "float16", "mixed", "bfloat16")
+_LOWER = ("float16", "mixed", "bfloat16")
 _TENSOR_CORES = 80  # NVIDIA's architectures whose tensor cores take tf32
 _FALLBACKS = ("auto", "list", "none", "error")
 _LEAST_WINDOW = 64 << 10  # asking for a part costs as much as reading some KiB
@@ -72,10 +72,10 @@ def check_options(options: Options) -> None:
             precision_exceptions,
             "use a list of operators or ONNX nodes",
         )
-    if precision_exceptions and precision not in _HALVES:
+    if precision_exceptions and precision not in _LOWER:
         raise InputError(
             f"precision_exceptions name what stays float32, and with precision={precision!r} all "
-            "does; leave them out, or use precision='mixed' or 'float16'",
+            "does; leave them out, or use precision='mixed', 'float16' or 'bfloat16'",
             name="precision_exceptions",
             got=repr(list(precision_exceptions)),
         )
@@ -121,8 +121,16 @@ def check_precision(precision: str, resolved: ResolvedTarget) -> None:
     ------
     InputError
     """
-    if precision in _HALVES:
+    if precision in ("float16", "mixed"):
         _check_float16(precision, resolved)
+    if precision == "bfloat16" and resolved.spec.launches_grids:
+        raise InputError(
+            f"precision='bfloat16' is for CPUs, and the target is {resolved.kind} "
+            f"({resolved.spec.name}); use precision='mixed' or 'float16' there, or target='llvm'",
+            name="precision",
+            expected="'mixed'",
+            got="'bfloat16'",
+        )
     if precision != "tf32":
         return
     # "sm_90", and "sm_90a" of the same device.

@@ -75,6 +75,7 @@ def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 
         float16="avx512fp16" in features or "fullfp16" in features,
         float16_vectors=not features.isdisjoint(("f16c", "avx512f", "neon")),
         dot_product=_dot_product(simd_bytes, features),
+        pair_product="vdpbf16ps" if simd_bytes == 64 and "avx512bf16" in features else "",
         byte_tables=simd_bytes == 64 and "avx512vbmi" in features,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_edge.lowering.bfloat16 import BFloat16Bits, BFloat16Instructions
 from tvm_edge.lowering.half_loads import HalfLoads
 from tvm_edge.lowering.register_arrays import RegisterArrays
 from tvm_edge.lowering.task_places import TaskPlaces
@@ -15,8 +16,9 @@ CPU = "tvm_edge.cpu"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
 PASSES = lowering_passes(
+    types=[BFloat16Bits()],
     loops=[TransposeTiles()],
-    elements=[VectorElements(), HalfLoads()],
+    elements=[BFloat16Instructions(), VectorElements(), HalfLoads()],
     arrays=[RegisterArrays(), TaskPlaces()],
 )
 """Passes down to functions of the host and of the device, which are finished apart."""

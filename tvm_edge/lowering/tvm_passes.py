@@ -28,6 +28,7 @@ __all__ = ["lowering_passes", "register_pipeline"]
 
 def lowering_passes(
     *,
+    types: Sequence[tvm.transform.Pass] = (),
     loops: Sequence[tvm.transform.Pass] = (),
     elements: Sequence[tvm.transform.Pass] = (),
     arrays: Sequence[tvm.transform.Pass] = (),
@@ -37,6 +38,8 @@ def lowering_passes(
 
     Parameters
     ----------
+    types : sequence of Pass
+        For arrays that are flat, before TVM has other types for those that it does not know.
     loops : sequence of Pass
         For loops whose remainders have been split off, before they become vectors.
     elements : sequence of Pass
@@ -67,6 +70,7 @@ def lowering_passes(
         s_tir.transform.TransformMmaBufferLayout(),
         s_tir.transform.LowerOpaqueBlock(),
         tirx.transform.FlattenBuffer(),
+        *types,
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),

@@ -56,7 +56,8 @@ class CompileReport(Decisions):
         Operators without an implementation; only :func:`tvm_edge.analyze` returns such a report,
         and :func:`tvm_edge.compile` raises.
     precision : PrecisionInfo or None
-        With ``precision="float16"`` and ``"mixed"``: which operators run in which type.
+        With ``precision=`` ``"float16"``, ``"mixed"``, ``"bfloat16"``: which operators run in which
+        type.
     records : RecordsInfo or None
         Number of convolutions that have their configuration from tuning records, and which records
         were ignored; ``None`` where none were asked for, or none can say anything.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-_TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "float16": 2e-2}
+_TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "float16": 2e-2, "bfloat16": 0.1}
 _INT8_TOLERANCE = 0.1  # of a quantised model: steps of 8 bits that go the other way add up
 
 
@@ -67,7 +67,8 @@ def compare(
         As of :func:`tvm_edge.compile`, of a reference that is a target.
     tolerance : float, optional
         Largest difference relative to the largest value of a tensor. Default 1e-4, with
-        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2, of quantised models 0.1.
+        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2, with ``"bfloat16"`` and
+        of quantised models 0.1.
     bisect_passes : bool
         Compile again without one pass at a time, where there is an error, and say without which it
         is gone.

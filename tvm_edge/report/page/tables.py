@@ -231,12 +231,12 @@ def _text(value: object) -> str:
 
 
 def precision(report: Decisions) -> Table:
-    """The type of each operator with float results, and why not float16."""
+    """The type of each operator with float results, and why not the lower one."""
     info = report.precision
     return Table(
         "precision-table",
         "Types of operators with float results",
-        _columns("Operator, Type, Why not float16"),
+        _columns("Operator, Type, Why float32"),
         []
         if info is None
         else [(name, dtype, info.reasons.get(name, "")) for name, dtype in info.operators.items()],
