@@ -15,7 +15,7 @@ from tvm import ir, te, tirx
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE
 
-__all__ = ["STORED", "as_stored", "stored", "widened"]
+__all__ = ["STORED", "as_stored", "as_word", "of_word", "stored", "widened"]
 
 STORED = "tvm_edge.stored"
 """Annotation of a block whose conversion to float16 is one of storage, and rounds only there."""
@@ -63,3 +63,14 @@ def as_stored(value: tirx.Expr) -> tirx.Expr | None:
         chosen = [as_stored(branch) for branch in value.args[1:]]
         return None if None in chosen else tirx.if_then_else(value.args[0], *chosen)
     return None
+
+
+def as_word(value: tirx.Expr) -> tirx.Expr:
+    """A float16 twice in an integer of 32 bits."""
+    bits = tirx.Cast("uint32", tirx.reinterpret("uint16", value))
+    return tirx.bitwise_or(bits, tirx.shift_left(bits, tirx.const(16, "uint32")))
+
+
+def of_word(word: tirx.Expr) -> tirx.Expr:
+    """The float16 that :func:`as_word` made a word of."""
+    return tirx.reinterpret("float16", tirx.Cast("uint16", word))

@@ -24,9 +24,9 @@ __all__ = [
 _MIN_BLOCK = 4
 
 
-def block_sizes(spec: DeviceSpec) -> tuple[int, ...]:
+def block_sizes(spec: DeviceSpec, dtype: str = "float32") -> tuple[int, ...]:
     """Channels in a block: a vector register, half a register and two of them."""
-    lanes = spec.lanes()
+    lanes = spec.lanes(2 if dtype == "float16" else 4)
     return tuple(size for size in (lanes, lanes // 2, 2 * lanes) if size >= _MIN_BLOCK)
 
 
@@ -69,7 +69,10 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     """
     if workload.is_bytes:
         return choose_int8(workload, spec)
+    halves = workload.dtype == "float16"
     block = spec.lanes()
+    if halves and input_block(workload, spec.lanes(2)):
+        block = spec.lanes(2)
     if not input_block(workload, block):
         return ConvConfig("plain")
     if not winograd or not winograd_applies(workload) or workload.channels < block:
@@ -77,7 +80,8 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     lines, columns = workload.output
     # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
-    best, best_cost = 0, workload.batch * 9.0 * lines * columns + 9 * read
+    direct = 4.5 if halves and block == spec.lanes(2) else 9.0
+    best, best_cost = 0, workload.batch * direct * lines * columns + 9 * read
     transforms = 24 * (1 / workload.channels + 1 / filled(workload.filters, block))
     for m in (2, 4):
         tiles = workload.batch * -(-lines // m) * -(-columns // m)
@@ -92,7 +96,7 @@ def blocked_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig | Non
 
     For images of open size, of which plain ones have no kernels in vectors.
     """
-    sizes = (block for block in block_sizes(spec) if input_block(workload, block))
+    sizes = (block for block in block_sizes(spec, workload.dtype) if input_block(workload, block))
     return next((ConvConfig("direct", block) for block in sizes), None)
 
 

@@ -84,6 +84,8 @@ class Tile:
         Lines and columns of the image then.
     widened : bool
         Whether filters are stored as float16.
+    element : int
+        Bytes of an element of a multiply-add's vectors.
     skips_channels : bool
         Whether steps are skipped whose channels only fill the last block of the image up: loops
         over lines and columns stay apart then.
@@ -105,6 +107,7 @@ class Tile:
     reach: tuple[Reach, Reach] | None = None
     image: tuple[int, int] = (0, 0)
     widened: bool = False
+    element: int = 4
     skips_channels: bool = False
 
     def takes(self, knobs: Knobs) -> bool:
@@ -112,6 +115,10 @@ class Tile:
         if self.reach is None:
             return True
         return knobs.lines == 1 and knobs.columns <= LONGEST_TILE and not knobs.flat
+
+    def vectors(self, spec: DeviceSpec) -> int:
+        """Vector registers of a block of output channels."""
+        return max(1, self.lanes // spec.lanes(self.element))
 
     @property
     def flattens(self) -> bool:
@@ -146,7 +153,7 @@ def seconds_of(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
 
 
 def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
-    vectors = max(1, size.lanes // spec.lanes())
+    vectors = size.vectors(spec)
     for blocks in divisors(size.blocks, _MAX_BLOCKS):
         filters = blocks * vectors
         most = most_pixels(filters, spec)
@@ -186,7 +193,7 @@ def most_pixels(filters: int, spec: DeviceSpec) -> int:
 
 def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
-    vectors = max(1, size.lanes // spec.lanes())
+    vectors = size.vectors(spec)
     filters = knobs.blocks * vectors
     if size.reach is not None:
         share = 1.0

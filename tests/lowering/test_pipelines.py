@@ -20,7 +20,7 @@ OPEN = ["GuardEmptyLaunches", "PlainDivisions", "CheckElements"]
 # For the kernels of CPUs that modules for other targets have as well.
 FUNCTIONS = ["ExpandFunctions"]
 TABLES = ["ByteTables"]
-LOADS = ["VectorElements", "HalfLoads"]
+LOADS = ["VectorElements", "HalfLoads", "WordBroadcasts"]
 EVERYWHERE = [*FUNCTIONS, *TABLES, *LOADS, *ARRAYS, *MERGES, *CHECKS, *OPEN]
 # TVM's pass for some kernels alone.
 FOR_SOME = {"CompactScheduled": "s_tir.CompactBufferAllocation"}
