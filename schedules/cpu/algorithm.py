@@ -80,7 +80,8 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     lines, columns = workload.output
     # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
-    direct = 4.5 if halves and block == spec.lanes(2) else 9.0
+    # Vectors of float16 have twice the elements; Winograd's products, in float32, widen filters.
+    direct = 3.0 if halves and block == spec.lanes(2) else 9.0
     best, best_cost = 0, workload.batch * direct * lines * columns + 9 * read
     transforms = 24 * (1 / workload.channels + 1 / filled(workload.filters, block))
     for m in (2, 4):
@@ -117,8 +118,9 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
         window=workload.kernel,
         strides=workload.strides,
         image_bytes=touched(image, workload.kernel, workload.strides),
-        filter_bytes=4 * filters * channels * window,
+        filter_bytes=_stored(workload) * filters * channels * window,
         lanes=block,
+        element=_stored(workload),
         padded=any(workload.padding),
         reach=read_reaches(reach) if reach else None,
         image=(workload.height, workload.width) if reach else (0, 0),
@@ -139,7 +141,13 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
         window=(1, 1),
         strides=(1, 1),
         image_bytes=4 * channels * tiles,
-        filter_bytes=4 * filters * channels,
+        filter_bytes=_stored(workload) * filters * channels,
         lanes=block,
         padded=False,
+        widened=_stored(workload) == 2,
     )
+
+
+def _stored(workload: ConvWorkload) -> int:
+    """Bytes of a weight."""
+    return 2 if workload.dtype == "float16" else 4

@@ -59,6 +59,7 @@ __all__ = [
 
 # Input channels unrolled in a step. Sixteen outgrow the µop cache: half the speed.
 _UNROLLED = 4
+_UNROLLED_IN_ORDER = 16
 # In float16 a vector of Arm's has eight of them.
 _UNROLLED_FLOAT16 = 8
 
@@ -113,7 +114,15 @@ class OpenedConv:
         n, o, *pixels, lane, co, ky, kx, step = own[: len(own) - inner]
         y = None if knobs.flat else pixels[0]
         loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step])
-        task, first = schedule_blocks(sch, block, self.epilogue, knobs, loops, vectorize=vectorize)
+        task, first = schedule_blocks(
+            sch,
+            block,
+            self.epilogue,
+            knobs,
+            loops,
+            vectorize=vectorize,
+            in_order=spec.in_order and vectorize,
+        )
         done = [block, self.epilogue]
         if self.stage is not None and knobs.padding == "task":
             sch.compute_at(self.stage, task, preserve_unit_loops=True)
@@ -253,6 +262,7 @@ def schedule_blocks(
     loops: Loops,
     *,
     vectorize: bool = True,
+    in_order: bool = False,
 ) -> tuple[LoopRV, LoopRV]:
     """Cut a reduction over blocks of channels into tasks and register tiles.
 
@@ -264,6 +274,8 @@ def schedule_blocks(
         The only block that reads them, over the same axes.
     vectorize : bool
         Whether lanes are a vector loop, and not the caller's.
+    in_order : bool
+        Whether a core waits for the first loads of an iteration: it gets more steps then.
 
     Returns
     -------
@@ -284,6 +296,7 @@ def schedule_blocks(
     most = _UNROLLED_FLOAT16 if has_runs(sch.get(block)) else _UNROLLED
     unrolled = divisors(extent(sch, channel) or 1, most)[-1]
     steps, step = sch.split(channel, factors=[None, unrolled])
+    more = _unroll_more(sch, block, window, unrolled) if in_order else []
     inner = [column, inner_block]
     lines: LoopRV | None = None
     ragged = False
@@ -303,11 +316,11 @@ def schedule_blocks(
         shared = knobs.padding == "whole"
         tasks = [*loops.outer, *pixels, *([blocks] if shared else [])]
         serial = [*([] if shared else [blocks]), *([columns] if along else [])]
-    sch.reorder(*tasks, *serial, *window, steps, step, *inner, loops.lane)
+    sch.reorder(*tasks, *serial, *window, steps, *more, step, *inner, loops.lane)
     task = fuse(sch, tasks)
     if vectors >= MIN_PARALLEL_WORK:
         sch.parallel(task)
-    for loop in (step, *inner):
+    for loop in (*more, step, *inner):
         sch.unroll(loop)
     if vectorize:
         sch.vectorize(loops.lane)
@@ -321,6 +334,30 @@ def schedule_blocks(
         sch.unroll(loop)
     sch.vectorize(lane)
     return task, [*window, steps][0]
+
+
+def _unroll_more(
+    sch: Schedule, block: SBlockRV, window: list[LoopRV], unrolled: int
+) -> list[LoopRV]:
+    """Split steps to unroll off the innermost loop of `window` that has several, if any can be.
+
+    Where steps are skipped, each iteration has a condition. Channels that are read one by one are
+    no vector to take elements of, and without a loop LLVM orders all steps at once, and spills.
+    """
+    left = prod(extent(sch, loop) or 1 for loop in window)
+    if unrolled == 1 or not {REACH, CHANNELS, PHASES}.isdisjoint(
+        map(str, sch.get(block).annotations)
+    ):
+        return []
+    for place in reversed(range(len(window))):
+        length = extent(sch, window[place]) or 1
+        if length > 1:
+            count = divisors(length, max(_UNROLLED_IN_ORDER // unrolled, 1))[-1]
+            if count in (1, left):
+                return []
+            window[place], more = sch.split(window[place], factors=[None, count])
+            return [more]
+    return []
 
 
 def _ends_anywhere(axis: tirx.IterVar, tile: int) -> bool:

@@ -96,4 +96,5 @@ def int8_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         filter_bytes=prod(constant(dim) or 1 for dim in filters.shape),
         lanes=v,
         padded=padded,
+        element=1,
     )

@@ -136,7 +136,12 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     store = sch.cache_write(block, 0, "local")
     frequency, blocks, tiles, lane, *reduction = sch.get_loops(block)
     _, first = schedule_blocks(
-        sch, block, store, knobs, Loops([frequency], blocks, None, tiles, lane, reduction)
+        sch,
+        block,
+        store,
+        knobs,
+        Loops([frequency], blocks, None, tiles, lane, reduction),
+        in_order=spec.in_order,
     )
     begin = sch.decompose_reduction(block, first)
     if constant(sch.get(store).iter_vars[2].dom.extent) is None:

@@ -108,8 +108,9 @@ def compile(
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
         ``"mixed"`` stores weights and activations as float16 and calculates in float32, but for
         operators that are faster in float32 by estimate, and on GPUs without float16;
-        ``"float16"`` also multiplies in float16 where that is faster, on OpenCL: its partial sums
-        are float16 over a few products at most (a step of a tile, or a window). Both are of GPUs.
+        ``"float16"`` also multiplies in float16 where that is faster, on OpenCL and on CPUs with
+        float16 arithmetic: its partial sums are float16 over a few products at most (a step of a
+        tile, a window; 128 on CPUs).
         Inputs and outputs keep their types, and operators that float16 does not suit
         stay float32, which ``report.precision`` lists. ``python -m benchmarks run precision``
         measures how large the error is.

@@ -90,6 +90,8 @@ class DeviceSpec:
         each lane of a vector (:mod:`tvm_edge.schedules.cpu.dot_products`); of a GPU one of
         ``dp4a`` (CUDA), ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
         :mod:`tvm_edge.schedules.gpu.dot_products`).
+    in_order : bool
+        Of a CPU: whether instructions start in the order of the code (Cortex-A53, A55).
     byte_tables : bool
         Whether code looks up a vector of bytes in a table of 256 with a few instructions
         (:mod:`tvm_edge.lowering.byte_tables`).
@@ -128,6 +130,7 @@ class DeviceSpec:
     dot_product: Literal[
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
     ] = ""
+    in_order: bool = False
     byte_tables: bool = False
 
     @property
