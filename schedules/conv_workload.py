@@ -24,9 +24,9 @@ class ConvWorkload:
     groups : int
     dtype : {"float32", "float16", "bfloat16", "tf32", "uint8", "int8"}
         Of the image. 8-bit images are multiplied by int8 filters and added up in int32. Tensor
-        cores alone have ``float16`` and ``tf32``, which is float32 that they round; elsewhere
-        float16 counts as float32. ``bfloat16`` is of CPUs. Not part of the text, which names
-        networks in records of layouts.
+        cores alone have ``tf32``, which is float32 that they round. ``float16`` is multiplied as
+        that, by tensor cores or CPUs that do; elsewhere it counts as float32. ``bfloat16`` is of
+        CPUs. Not part of the text, which names networks in records of layouts.
     """
 
     batch: int

@@ -16,7 +16,17 @@ from tvm import ir, te, tirx
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE
 
-__all__ = ["HALVES", "KEPT", "STORED", "as_stored", "is_half", "stored", "widened"]
+__all__ = [
+    "HALVES",
+    "KEPT",
+    "STORED",
+    "as_stored",
+    "as_word",
+    "is_half",
+    "of_word",
+    "stored",
+    "widened",
+]
 
 HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 """Types of 16 bits that are stored, and widened to calculate with; what NumPy has for them."""
@@ -77,3 +87,14 @@ def as_stored(value: tirx.Expr, dtype: str = "float16") -> tirx.Expr | None:
         chosen = [as_stored(branch, dtype) for branch in value.args[1:]]
         return None if None in chosen else tirx.if_then_else(value.args[0], *chosen)
     return None
+
+
+def as_word(value: tirx.Expr) -> tirx.Expr:
+    """A float16 twice in an integer of 32 bits."""
+    bits = tirx.Cast("uint32", tirx.reinterpret("uint16", value))
+    return tirx.bitwise_or(bits, tirx.shift_left(bits, tirx.const(16, "uint32")))
+
+
+def of_word(word: tirx.Expr) -> tirx.Expr:
+    """The float16 that :func:`as_word` made a word of."""
+    return tirx.reinterpret("float16", tirx.Cast("uint16", word))

@@ -73,7 +73,7 @@ class Kernel:
 
     @property
     def _vectors(self) -> int:
-        return self.knobs.blocks * max(1, self.size.lanes // self.resolved.spec.lanes())
+        return self.knobs.blocks * self.size.vectors(self.resolved.spec)
 
     def _tiles(self) -> Iterator[tuple[float, int]]:
         """Yield the shares of whole and incomplete tiles, each with its accumulators."""
@@ -124,7 +124,7 @@ class Kernel:
             inside = one
         copied = 0.0
         if self.size.padded and self.config.algorithm == "direct":
-            lanes = self.resolved.spec.lanes()
+            lanes = self.resolved.spec.lanes(self.size.element)
             copied = _COPIED * self.size.image_bytes / 16 / (w.macs / lanes)
         return total / macs + copied
 
@@ -138,6 +138,8 @@ def dense_kernel(workload: ConvWorkload, core: str) -> Kernel | None:
     config = choose_config(workload, resolved.spec)
     if workload.depthwise or not config.block:
         return None
+    if workload.dtype == "float16" and config.block % resolved.spec.lanes(2):
+        return None  # too few channels: it is added up in float32
     if workload.is_bytes:
         size = tile_of(workload)
     elif config.algorithm == "winograd":

@@ -27,7 +27,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["measure", "missed", "table", "tables"]
 
-BARS = {"float32": 0.90, "int8": 0.85}
+BARS = {"float32": 0.90, "float16": 0.85, "int8": 0.85}
 """Least part of the issue limit."""
 
 _HELD = 0.90
@@ -47,6 +47,7 @@ _TABLE = (
 _MISSED = ("core", "type", "of the issue limit", "held", "convolution", "window", "tile")
 _CORES = {
     "float32": ("cortex-a55", "cortex-a72", "cortex-a76"),
+    "float16": ("cortex-a55", "cortex-a76"),
     "int8": ("cortex-a55", "cortex-a76"),
 }
 

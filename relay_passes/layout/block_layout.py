@@ -74,9 +74,11 @@ class BlockLayout:
         plan: LayoutPlan | None = None,
         *,
         tf32: bool = False,
+        float16: bool = False,
     ) -> None:
         self._spec = spec
         self._tf32 = tf32
+        self._float16 = float16
         self._configs = configs or {}
         self._plan = plan
 
@@ -105,7 +107,7 @@ class BlockLayout:
                 return chosen, layouts
         if not self._spec.has_cpu_cores:
             return choose_tensor_blocks(func, self._spec, self._configs, tf32=self._tf32), {}
-        return choose_blocked(func, mod, self._spec, self._configs), {}
+        return choose_blocked(func, mod, self._spec, self._configs, float16=self._float16), {}
 
     def _add_transposed(
         self,
@@ -117,7 +119,7 @@ class BlockLayout:
         """Choose transposed convolutions, which a plan knows as operators of NCHW."""
         own = [b for b in bindings_of(func) if transposed_conv(b.value) is not None]
         if own and self._spec.has_cpu_cores:
-            usual = choose_blocked(func, mod, self._spec, self._configs)
+            usual = choose_blocked(func, mod, self._spec, self._configs, float16=self._float16)
             for binding in own:
                 if binding.value in usual:
                     chosen[binding.value] = usual[binding.value]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -43,6 +44,8 @@ def choose_blocked(
     mod: tvm.IRModule,
     spec: DeviceSpec,
     configs: Mapping[ConvWorkload, ConvConfig],
+    *,
+    float16: bool = False,
 ) -> dict[relax.Call, ConvConfig]:
     """Choose the convolutions to compute on blocks, and how.
 
@@ -55,6 +58,8 @@ def choose_blocked(
         Its peak and bandwidth weigh convolutions against transforms.
     configs : mapping of ConvWorkload to ConvConfig
         Measured choices; these convolutions are not weighed.
+    float16 : bool
+        Whether products of float16 are multiplied in float16.
     """
     chosen: dict[relax.Call, ConvConfig] = {}
     group = _Groups()
@@ -63,7 +68,7 @@ def choose_blocked(
     others: list[relax.Expr] = [func.body.body]
     for binding in bindings_of(func):
         value, var = binding.value, binding.var
-        found = _convolution(value, spec, configs)
+        found = _convolution(value, spec, configs, float16)
         if found is not None:
             chosen[value] = found.config
             gain[var] = found.gain
@@ -108,12 +113,15 @@ class _Convolution:
 
 
 def _convolution(
-    value: relax.Expr, spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig]
+    value: relax.Expr,
+    spec: DeviceSpec,
+    configs: Mapping[ConvWorkload, ConvConfig],
+    float16: bool,
 ) -> _Convolution | None:
     """Return how a convolution would be done on blocks, ``None`` where it would not."""
     transposed = transposed_conv(value)
     if transposed is not None:
-        workload = transposed[0].workload
+        workload = _multiplied(transposed[0].workload, transposed[1], float16)
         own = blocked_config(workload, spec)
         # TVM's loops go through the zeros between pixels.
         return None if own is None else _Convolution(workload, own, float("inf"))
@@ -123,15 +131,22 @@ def _convolution(
     # Measured is what a kernel of fixed lengths takes.
     fixed = static_shape(value.args[0].ty) is not None
     measured = fixed and found[0] in configs
-    config = configs[found[0]] if measured else choose_config(found[0], spec)
+    workload = _multiplied(*found, float16)
+    config = configs[found[0]] if measured else choose_config(workload, spec)
     if not fixed and config.algorithm == "plain":
-        config = blocked_config(found[0], spec) or config
+        config = blocked_config(workload, spec) or config
     if config.algorithm == "plain":
         return None
     # Plain images whose lengths only the run tells have no kernels in vectors.
     certain = measured or not fixed
-    gain = float("inf") if certain else _gain(found[0], config, spec)
-    return _Convolution(found[0], config, gain)
+    gain = float("inf") if certain else _gain(workload, config, spec)
+    return _Convolution(workload, config, gain)
+
+
+def _multiplied(workload: ConvWorkload, weights: np.ndarray, float16: bool) -> ConvWorkload:
+    """Return a workload in the type that it is multiplied in."""
+    halves = float16 and weights.dtype == np.float16
+    return replace(workload, dtype="float16") if halves else workload
 
 
 def _follows(value: relax.Expr, mod: tvm.IRModule) -> bool:

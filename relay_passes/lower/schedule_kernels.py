@@ -10,17 +10,22 @@ from tvm import tirx
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.schedules import cpu, gpu, grid
 from tvm_edge.schedules.base import PRECISION, Scheduled
+from tvm_edge.schedules.cpu.float16_runs import IN_FLOAT16
 
 __all__ = ["KernelSchedule", "schedule_kernels"]
 
 
 @dataclass(frozen=True)
 class KernelSchedule:
-    """The rule that scheduled a kernel, the source of its knobs, and the kind of its device."""
+    """The rule that scheduled a kernel, the source of its knobs, and the kind of its device.
+
+    And whether it adds products up in float16.
+    """
 
     rule: str
     origin: str
     device: str
+    in_float16: bool = False
 
 
 def schedule_kernels(
@@ -55,7 +60,9 @@ def schedule_kernels(
         done = _schedule(func, place.spec)
         # TVM's schedules call each "main", and what has a name is taken to be called from outside.
         updated.update_func(gvar, done.func.without_attr("global_symbol"))
-        schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)
+        schedules[gvar.name_hint] = KernelSchedule(
+            done.rule, done.origin, place.kind, IN_FLOAT16 in (done.func.attrs or {})
+        )
     return updated, schedules
 
 

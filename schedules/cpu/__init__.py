@@ -20,6 +20,7 @@ from tvm_edge.schedules.cpu.dense import Dense
 from tvm_edge.schedules.cpu.depthwise_int8 import DepthwiseInt8
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.fallback import Fallback
+from tvm_edge.schedules.cpu.float16_runs import accumulate_runs
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.overlap import overlap_tiles
 from tvm_edge.schedules.cpu.reduce import Reduce
@@ -65,4 +66,5 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    return replace(scheduled, func=skip_taps(overlap_tiles(scheduled.func)))
+    func = accumulate_runs(skip_taps(overlap_tiles(scheduled.func)))
+    return replace(scheduled, func=func)

@@ -25,9 +25,9 @@ __all__ = [
 _MIN_BLOCK = 4
 
 
-def block_sizes(spec: DeviceSpec) -> tuple[int, ...]:
+def block_sizes(spec: DeviceSpec, dtype: str = "float32") -> tuple[int, ...]:
     """Channels in a block: a vector register, half a register and two of them."""
-    lanes = spec.lanes()
+    lanes = spec.lanes(2 if dtype == "float16" else 4)
     return tuple(size for size in (lanes, lanes // 2, 2 * lanes) if size >= _MIN_BLOCK)
 
 
@@ -70,7 +70,10 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     """
     if workload.is_bytes:
         return choose_int8(workload, spec)
+    halves = workload.dtype == "float16"
     block = spec.lanes()
+    if halves and input_block(workload, spec.lanes(2)):
+        block = spec.lanes(2)
     if not input_block(workload, block):
         return ConvConfig("plain")
     if not winograd or not winograd_applies(workload) or workload.channels < block:
@@ -78,7 +81,9 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     lines, columns = workload.output
     # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
-    best, best_cost = 0, workload.batch * 9.0 * lines * columns + 9 * read
+    # Vectors of float16 have twice the elements; Winograd's products, in float32, widen filters.
+    direct = 3.0 if halves and block == spec.lanes(2) else 9.0
+    best, best_cost = 0, workload.batch * direct * lines * columns + 9 * read
     # Transforms are float32: as many products of pairs take half the time.
     own = 48 if multiplies_pairs(workload, spec) else 24
     transforms = own * (1 / workload.channels + 1 / filled(workload.filters, block))
@@ -95,7 +100,7 @@ def blocked_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig | Non
 
     For images of open size, of which plain ones have no kernels in vectors.
     """
-    sizes = (block for block in block_sizes(spec) if input_block(workload, block))
+    sizes = (block for block in block_sizes(spec, workload.dtype) if input_block(workload, block))
     return next((ConvConfig("direct", block) for block in sizes), None)
 
 
@@ -116,8 +121,9 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
         window=workload.kernel,
         strides=workload.strides,
         image_bytes=touched(image, workload.kernel, workload.strides),
-        filter_bytes=4 * filters * channels * window,
+        filter_bytes=_stored(workload) * filters * channels * window,
         lanes=block,
+        element=_stored(workload),
         padded=any(workload.padding),
         reach=read_reaches(reach) if reach else None,
         image=(workload.height, workload.width) if reach else (0, 0),
@@ -138,7 +144,13 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
         window=(1, 1),
         strides=(1, 1),
         image_bytes=4 * channels * tiles,
-        filter_bytes=4 * filters * channels,
+        filter_bytes=_stored(workload) * filters * channels,
         lanes=block,
         padded=False,
+        widened=_stored(workload) == 2,
     )
+
+
+def _stored(workload: ConvWorkload) -> int:
+    """Bytes of a weight."""
+    return 2 if workload.dtype == "float16" else 4

@@ -10,7 +10,7 @@ inner one: LLVM keeps the filters' vectors in registers that way, the other way 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tvm import s_tir, tirx
@@ -23,6 +23,12 @@ from tvm_edge.schedules.analysis import accepts, divisors, extent
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.blocked import CONV2D
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs, stride_of, touched
+from tvm_edge.schedules.cpu.float16_runs import (
+    has_runs,
+    multiplies_float16,
+    read_float16,
+    split_runs,
+)
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -54,6 +60,9 @@ __all__ = [
 
 # Input channels unrolled in a step. Sixteen outgrow the µop cache: half the speed.
 _UNROLLED = 4
+_UNROLLED_IN_ORDER = 16
+# In float16 a vector of Arm's has eight of them.
+_UNROLLED_FLOAT16 = 8
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,15 @@ class OpenedConv:
         n, o, *pixels, lane, co, ky, kx, step = own[: len(own) - inner]
         y = None if knobs.flat else pixels[0]
         loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step])
-        task, first = schedule_blocks(sch, block, self.epilogue, knobs, loops, vectorize=vectorize)
+        task, first = schedule_blocks(
+            sch,
+            block,
+            self.epilogue,
+            knobs,
+            loops,
+            vectorize=vectorize,
+            in_order=spec.in_order and vectorize,
+        )
         done = [block, self.epilogue]
         if self.stage is not None and knobs.padding == "task":
             sch.compute_at(self.stage, task, preserve_unit_loops=True)
@@ -163,9 +180,24 @@ class Conv2dBlocked(ScheduleRule):
         if conv is None:
             return None
         size = conv_tile(conv.sch.get(conv.block), padded=conv.stage is not None)
+        conv, size = _in_float16(func, conv, size, spec)
         _, done = conv.begun(conv.knobs(size, spec), spec, 0)
         schedule_rest(conv.sch, done, spec)
         return conv.sch
+
+
+def _in_float16(
+    func: tirx.PrimFunc, conv: OpenedConv, size: Tile, spec: DeviceSpec
+) -> tuple[OpenedConv, Tile]:
+    """Have products of float16 added up in float16, if that is asked for."""
+    asked = size.widened and multiplies_float16(func, spec)
+    if not asked or size.lanes % spec.lanes(2):
+        return conv, size
+    stage = read_float16(conv.sch, conv.block, conv.stage, spec)
+    conv, size = replace(conv, stage=stage), replace(size, padded=stage is not None)
+    if not split_runs(conv.sch, conv.block):
+        return conv, size
+    return conv, replace(size, widened=False, element=2)
 
 
 def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
@@ -231,6 +263,7 @@ def schedule_blocks(
     loops: Loops,
     *,
     vectorize: bool = True,
+    in_order: bool = False,
 ) -> tuple[LoopRV, LoopRV]:
     """Cut a reduction over blocks of channels into tasks and register tiles.
 
@@ -242,6 +275,8 @@ def schedule_blocks(
         The only block that reads them, over the same axes.
     vectorize : bool
         Whether lanes are a vector loop, and not the caller's.
+    in_order : bool
+        Whether a core waits for the first loads of an iteration: it gets more steps then.
 
     Returns
     -------
@@ -259,8 +294,10 @@ def schedule_blocks(
     columns, column = sch.split(loops.columns, factors=[None, knobs.columns])
     if rest:
         peel_remainder(sch, [columns, column])
-    unrolled = divisors(extent(sch, channel) or 1, _UNROLLED)[-1]
+    most = _UNROLLED_FLOAT16 if has_runs(sch.get(block)) else _UNROLLED
+    unrolled = divisors(extent(sch, channel) or 1, most)[-1]
     steps, step = sch.split(channel, factors=[None, unrolled])
+    more = _unroll_more(sch, block, window, unrolled) if in_order else []
     inner = [column, inner_block]
     lines: LoopRV | None = None
     ragged = False
@@ -280,11 +317,11 @@ def schedule_blocks(
         shared = knobs.padding == "whole"
         tasks = [*loops.outer, *pixels, *([blocks] if shared else [])]
         serial = [*([] if shared else [blocks]), *([columns] if along else [])]
-    sch.reorder(*tasks, *serial, *window, steps, step, *inner, loops.lane)
+    sch.reorder(*tasks, *serial, *window, steps, *more, step, *inner, loops.lane)
     task = fuse(sch, tasks)
     if vectors >= MIN_PARALLEL_WORK:
         sch.parallel(task)
-    for loop in (step, *inner):
+    for loop in (*more, step, *inner):
         sch.unroll(loop)
     if vectorize:
         sch.vectorize(loops.lane)
@@ -298,6 +335,30 @@ def schedule_blocks(
         sch.unroll(loop)
     sch.vectorize(lane)
     return task, [*window, steps][0]
+
+
+def _unroll_more(
+    sch: Schedule, block: SBlockRV, window: list[LoopRV], unrolled: int
+) -> list[LoopRV]:
+    """Split steps to unroll off the innermost loop of `window` that has several, if any can be.
+
+    Where steps are skipped, each iteration has a condition. Channels that are read one by one are
+    no vector to take elements of, and without a loop LLVM orders all steps at once, and spills.
+    """
+    left = prod(extent(sch, loop) or 1 for loop in window)
+    if unrolled == 1 or not {REACH, CHANNELS, PHASES}.isdisjoint(
+        map(str, sch.get(block).annotations)
+    ):
+        return []
+    for place in reversed(range(len(window))):
+        length = extent(sch, window[place]) or 1
+        if length > 1:
+            count = divisors(length, max(_UNROLLED_IN_ORDER // unrolled, 1))[-1]
+            if count in (1, left):
+                return []
+            window[place], more = sch.split(window[place], factors=[None, count])
+            return [more]
+    return []
 
 
 def _ends_anywhere(axis: tirx.IterVar, tile: int) -> bool:

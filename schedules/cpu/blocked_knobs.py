@@ -28,6 +28,9 @@ _LATENCY = 8
 # Each block of filters is a stream of memory of its own: eight fall behind the prefetcher.
 _MAX_BLOCKS = 4
 
+# Vectors of pixels that stay in 16 registers.
+_MOST_ELEMENTS = 9
+
 Order = Literal["lines", "blocks"]
 
 
@@ -84,6 +87,8 @@ class Tile:
         Lines and columns of the image then.
     widened : bool
         Whether filters are stored as float16.
+    element : int
+        Bytes of an element of a multiply-add's vectors.
     skips_channels : bool
         Whether steps are skipped whose channels only fill the last block of the image up: loops
         over lines and columns stay apart then.
@@ -105,6 +110,7 @@ class Tile:
     reach: tuple[Reach, Reach] | None = None
     image: tuple[int, int] = (0, 0)
     widened: bool = False
+    element: int = 4
     skips_channels: bool = False
 
     def takes(self, knobs: Knobs) -> bool:
@@ -112,6 +118,10 @@ class Tile:
         if self.reach is None:
             return True
         return knobs.lines == 1 and knobs.columns <= LONGEST_TILE and not knobs.flat
+
+    def vectors(self, spec: DeviceSpec) -> int:
+        """Vector registers of a block of output channels; products of bytes are of 32 bits."""
+        return max(1, self.lanes // spec.lanes(4 if self.element == 1 else self.element))
 
     @property
     def flattens(self) -> bool:
@@ -146,10 +156,10 @@ def seconds_of(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
 
 
 def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
-    vectors = max(1, size.lanes // spec.lanes())
+    vectors = size.vectors(spec)
     for blocks in divisors(size.blocks, _MAX_BLOCKS):
         filters = blocks * vectors
-        most = most_pixels(filters, spec)
+        most = most_pixels(filters, spec, size.element)
         if most < 1 and filters > 1:
             continue
         for columns in range(1, min(max(most, 1), size.columns) + 1):
@@ -172,21 +182,25 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
                             yield knobs
 
 
-def most_pixels(filters: int, spec: DeviceSpec) -> int:
+def most_pixels(filters: int, spec: DeviceSpec, element: int = 4) -> int:
     """Return the most pixels of a tile of `filters` vectors that stays in registers.
 
     Beside the accumulators are the filters' vectors of a step and one broadcast element. NEON takes
     an element out of a vector that is loaded whole: each pixel has one, and with fewer than six
-    registers for all else LLVM spills.
+    registers for all else LLVM spills; eight let a core in order load the next step's, of numbers
+    that are longer than a byte. Elements of 16 bits are those of the lower 16 registers,
+    where no more than nine pixels stay.
     """
     if spec.multiplies_by_element:
-        return (spec.vector_registers - 6) // (filters + 1)
+        beside = 8 if spec.in_order and element > 1 else 6
+        most = (spec.vector_registers - beside) // (filters + 1)
+        return min(most, _MOST_ELEMENTS) if element == 2 else most
     return (spec.vector_registers - filters - 1) // filters
 
 
 def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
-    vectors = max(1, size.lanes // spec.lanes())
+    vectors = size.vectors(spec)
     filters = knobs.blocks * vectors
     if size.reach is not None:
         share = 1.0
@@ -261,6 +275,8 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
     if spec.multiplies_by_element:
         # A vector of each pixel serves four steps. Loads count by the slots that they take.
         step = max(accumulators, _LATENCY) + (filters + pixels / 4) / 4
+        if spec.in_order and size.element == 4 and filters < 3:
+            step += 1  # counted by llvm-mca: vectors of pixels come too late
     if size.widened:
         step += filters  # an instruction for each vector of them
     return size.steps * step + 6 * accumulators

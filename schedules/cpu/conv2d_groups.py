@@ -97,4 +97,5 @@ def groups_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         filter_bytes=filters.dtype.bits // 8 * prod(constant(dim) or 1 for dim in filters.shape),
         lanes=v,
         padded=padded,
+        element=1,
     )

@@ -67,6 +67,7 @@ def tile_of(workload: ConvWorkload) -> Tile:
         filter_bytes=filters * own * taps,
         lanes=BLOCK,
         padded=any(workload.padding),
+        element=1,
     )
 
 

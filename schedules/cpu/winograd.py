@@ -149,7 +149,9 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     frequency, blocks, tiles, lane, co, ci, *_ = sch.get_loops(block)
     loops = Loops([frequency], blocks, None, tiles, lane, [co, ci])
     dot = PAIR_PRODUCTS[spec.pair_product] if _is_grouped(stmt) else None
-    _, first = schedule_blocks(sch, block, store, knobs, loops, vectorize=dot is None)
+    _, first = schedule_blocks(
+        sch, block, store, knobs, loops, vectorize=dot is None, in_order=spec.in_order
+    )
     begin = sch.decompose_reduction(block, first)
     if dot is not None:
         by_groups(sch, begin, block, dot.lanes, dot.broadcast())

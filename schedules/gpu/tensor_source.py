@@ -240,7 +240,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 #pragma unroll
         for (int i = 0; i < DOWN; i++)
 #pragma unroll
-          for (int n = 0; n < BESIDE; n++) {  // there and back: registers are read once at each turn
+          for (int n = 0; n < BESIDE; n++) {  // there and back: a turn keeps its operand
             const int j = i % 2 ? BESIDE - 1 - n : n;
             Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j]);
           }

@@ -20,7 +20,13 @@ OPEN = ["GuardEmptyLaunches", "PlainDivisions", "CheckElements"]
 # For the kernels of CPUs that modules for other targets have as well.
 FUNCTIONS = ["ExpandFunctions"]
 TABLES = ["ByteTables"]
-LOADS = ["BFloat16Bits", "BFloat16Instructions", "VectorElements", "HalfLoads"]
+LOADS = [
+    "BFloat16Bits",
+    "BFloat16Instructions",
+    "VectorElements",
+    "HalfLoads",
+    "WordBroadcasts",
+]
 EVERYWHERE = [*FUNCTIONS, *TABLES, *LOADS, *ARRAYS, *MERGES, *CHECKS, *OPEN]
 # TVM's pass for some kernels alone.
 FOR_SOME = {"CompactScheduled": "s_tir.CompactBufferAllocation"}

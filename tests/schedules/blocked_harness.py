@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -185,6 +185,7 @@ def compile_as(
     model: onnx.ModelProto,
     spec: DeviceSpec,
     choose: Choose | None = None,
+    precision: Literal["float32", "float16", "mixed"] = "float32",
 ) -> Compiled:
     """Compile for this machine's instructions with the schedules of another CPU.
 
@@ -216,7 +217,8 @@ def compile_as(
         if choose is not None:
             patch.setattr(layout_choice, "choose_config", choose)
         patch.setattr(layout_choice, "_gain", lambda *_: float("inf"))
-        return Compiled(tvm_edge.compile(model, "opencl" if spec.on_cpu else "llvm"), found)
+        target = "opencl" if spec.on_cpu else "llvm"
+        return Compiled(tvm_edge.compile(model, target, precision=precision), found)
 
 
 def check(graph: Graph, spec: DeviceSpec, choose: Choose | None = None) -> Compiled:

@@ -259,5 +259,7 @@ def _chosen(
 ) -> ConvConfig:
     spec = resolved.spec
     if spec.has_cpu_cores:
+        if precision == "float16" and spec.float16:
+            workload = replace(workload, dtype="float16")
         return cpu_algorithm.choose_config(workload, spec, winograd=winograd)
     return gpu_algorithm.choose_config(workload, spec, precision, winograd=winograd)

@@ -283,7 +283,8 @@ def _precision(c: Compilation) -> PrecisionInfo | None:
         lowered.casts,
         _constant_bytes(lowered.module),
         _constant_bytes(c.placed.module),
-        *((choice.chosen_us, choice.float32_us) if choice else ()),
+        *((choice.chosen_us, choice.float32_us) if choice else (0.0, 0.0)),
+        sum(k.schedule is not None and k.schedule.in_float16 for k in c.kernels.values()),
     )
 
 

@@ -108,13 +108,12 @@ def compile(
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
         ``"mixed"`` stores weights and activations as float16 and calculates in float32, but for
         operators that are faster in float32 by estimate, and on GPUs without float16;
-        ``"float16"`` also multiplies in float16 where that is faster, on OpenCL: its partial sums
-        are float16 over a few products at most (a step of a tile, or a window). On CPUs
-        ``"float16"`` is stored and calculated with in float32. ``"bfloat16"`` is of CPUs: it is
-        stored, and multiplied by those with AVX512-BF16, which add up in float32. Inputs and
-        outputs keep their types, and operators that the lower type does not suit stay float32,
-        which ``report.precision`` lists. ``python -m benchmarks run precision`` measures how large
-        the error is.
+        ``"float16"`` also multiplies in float16 where that is faster, on OpenCL and on CPUs with
+        float16 arithmetic: its partial sums are float16 over a few products at most (a step of a
+        tile, a window; 128 on CPUs). ``"bfloat16"`` is of CPUs: it is stored, and multiplied by
+        those with AVX512-BF16, which add up in float32. Inputs and outputs keep their types, and
+        operators that the lower type does not suit stay float32, which ``report.precision`` lists.
+        ``python -m benchmarks run precision`` measures how large the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str

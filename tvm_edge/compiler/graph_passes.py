@@ -188,7 +188,11 @@ GRAPH = (
     on_module(
         "layout",
         lambda c: BlockLayout(
-            c.resolved.spec, c.choices.configs, c.layouts.plan, tf32=c.precision == "tf32"
+            c.resolved.spec,
+            c.choices.configs,
+            c.layouts.plan,
+            tf32=c.precision == "tf32",
+            float16=c.precision == "float16" and c.resolved.spec.float16,
         ),
         "BlockLayout",
     )

@@ -13,7 +13,10 @@ from tvm.target import codegen
 from tvm_edge.hardware.spec import DeviceSpec
 from tvm_edge.host import CODEGEN_FEATURES, SYSFS, host_features, physical_cores
 
-__all__ = ["cpu_spec", "native_cpu"]
+__all__ = ["IN_ORDER", "cpu_spec", "native_cpu"]
+
+IN_ORDER = frozenset({"cortex-a53", "cortex-a55"})
+"""CPUs of ``mcpu`` that start instructions in the order of the code."""
 
 # What to assume of an unknown CPU: a quad-core edge part.
 _DEFAULT_CORES = 4
@@ -76,6 +79,7 @@ def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 
         float16_vectors=not features.isdisjoint(("f16c", "avx512f", "neon")),
         dot_product=_dot_product(simd_bytes, features),
         pair_product="vdpbf16ps" if simd_bytes == 64 and "avx512bf16" in features else "",
+        in_order=mcpu in IN_ORDER,
         byte_tables=simd_bytes == 64 and "avx512vbmi" in features,
     )
 

@@ -92,6 +92,8 @@ class DeviceSpec:
         :mod:`tvm_edge.schedules.gpu.dot_products`).
     pair_product : {"", "vdpbf16ps"}
         Of a CPU: the instruction that adds two products of bfloat16 to each float32 of a vector.
+    in_order : bool
+        Of a CPU: whether instructions start in the order of the code (Cortex-A53, A55).
     byte_tables : bool
         Whether code looks up a vector of bytes in a table of 256 with a few instructions
         (:mod:`tvm_edge.lowering.byte_tables`).
@@ -131,6 +133,7 @@ class DeviceSpec:
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
     ] = ""
     pair_product: Literal["", "vdpbf16ps"] = ""
+    in_order: bool = False
     byte_tables: bool = False
 
     @property

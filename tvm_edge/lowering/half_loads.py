@@ -12,11 +12,11 @@ import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvm_edge.hardware.cpu import IN_ORDER
 from tvm_edge.schedules.accesses import constant, nodes_in
 
 __all__ = ["HalfLoads"]
 
-_CORES = frozenset({"cortex-a53", "cortex-a55"})
 _BITS = 128
 _NAME = "tvm_edge_load_halves"
 _CODE = f"""
@@ -49,7 +49,7 @@ class HalfLoads:
 
 def _is_for_such(func: tirx.PrimFunc) -> bool:
     target = func.attrs.get("target") or tvm.target.Target.current()
-    return target is not None and str(target.attrs.get("mcpu", "")) in _CORES
+    return target is not None and str(target.attrs.get("mcpu", "")) in IN_ORDER
 
 
 def _in_halves(store: tirx.BufferStore) -> tirx.BufferStore:

@@ -25,6 +25,8 @@ class PrecisionInfo:
         Bytes of the model's constants as stored now and as they came, before any kernel packs them.
     estimated_us, float32_us : float
         With ``"mixed"``: estimated latency of the model as it is, and in float32; 0 without one.
+    float16_kernels : int
+        Kernels of a CPU that add products up in float16, over short runs of a reduction.
     """
 
     mode: str
@@ -35,6 +37,7 @@ class PrecisionInfo:
     weight_bytes_before: int = 0
     estimated_us: float = 0.0
     float32_us: float = 0.0
+    float16_kernels: int = 0
 
     @property
     def lower(self) -> str:
@@ -52,8 +55,14 @@ class PrecisionInfo:
         plural = "" if self.casts == 1 else "s"
         share = self.estimated_us / self.float32_us if self.float32_us else 0.0
         estimate = f", {share:.2f} of float32's latency by the estimate" if share else ""
+        many = "" if self.float16_kernels == 1 else "s"
+        multiplied = (
+            f", {self.float16_kernels} kernel{many} with float16 arithmetic"
+            if self.float16_kernels
+            else ""
+        )
         return (
             f"{self.mode}: {halves} of {len(self.operators)} operators on {self.lower}, "
             f"{self.casts} conversion{plural}, weights {self.weight_bytes / 2**20:.1f} MiB instead "
-            f"of {self.weight_bytes_before / 2**20:.1f}{estimate}"
+            f"of {self.weight_bytes_before / 2**20:.1f}{multiplied}{estimate}"
         )

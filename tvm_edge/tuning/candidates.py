@@ -22,6 +22,7 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.lowering.object_files import link_library
 from tvm_edge.native import kernels_on_pool
+from tvm_edge.relay_passes.precision.calculate_in_float32 import calculate_in_float32
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import (
@@ -31,9 +32,11 @@ from tvm_edge.runtime.candidates import (
     model_candidate,
 )
 from tvm_edge.schedules import cpu
+from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import conv2d, filled, input_block, pack_filters
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
@@ -223,17 +226,16 @@ def convolution_function(
     blocks = filled(workload.filters, block) // block
     channels = filled(workload.channels, depth) // depth
     shape = (workload.batch, channels, workload.height, workload.width, depth)
-    image = te.placeholder(shape, "float32", "image")
+    dtype = "float16" if workload.dtype == "float16" else "float32"
+    image = te.placeholder(shape, dtype, "image")
     if config.algorithm == "winograd":
         size = (config.m + 2) ** 2
-        filters = te.placeholder((size, blocks, channels, depth, block), "float32", "filters")
+        filters = te.placeholder((size, blocks, channels, depth, block), dtype, "filters")
         convolved = conv2d_winograd(image, filters, config.m, workload.padding, config.knobs)
     else:
         own = 1 if workload.depthwise else channels // workload.groups
         inner = 1 if workload.depthwise else depth
-        filters = te.placeholder(
-            (blocks, own, *workload.kernel, inner, block), "float32", "filters"
-        )
+        filters = te.placeholder((blocks, own, *workload.kernel, inner, block), dtype, "filters")
         convolved = conv2d(
             image,
             filters,
@@ -244,7 +246,10 @@ def convolution_function(
             config.knobs,
         )
     bias = te.placeholder((1, blocks, 1, 1, block), "float32", "bias")
-    return _with_epilogue(image, filters, bias, convolved)
+    func, shapes = _with_epilogue(image, filters, bias, convolved)
+    if dtype == "float16":
+        func = calculate_in_float32(func).with_attr(PRECISION, "float16")
+    return func, shapes
 
 
 def _plain_function(
@@ -262,7 +267,8 @@ def _with_epilogue(
     zero = tirx.const(0.0, "float32")
 
     def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, *v: tirx.Expr) -> tirx.Expr:
-        return te.max(convolved(n, o, y, x, *v) + bias(0, o, 0, 0, *v), zero)
+        made = te.max(widened(convolved(n, o, y, x, *v)) + bias(0, o, 0, 0, *v), zero)
+        return tirx.Cast("float16", made) if convolved.dtype == "float16" else made
 
     return _finished([image, filters, bias, te.compute(convolved.shape, element, "result")])
 
