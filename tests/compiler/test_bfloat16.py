@@ -19,9 +19,11 @@ from tests.quantized_models import QuantizedGraph
 from tvm_edge.compiler.compilation import begin
 from tvm_edge.compiler.driver import PIPELINE
 from tvm_edge.compiler.options import Options
-from tvm_edge.errors import InputError
+from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.hardware import resolve_target
+from tvm_edge.host import CODEGEN_FEATURES
 from tvm_edge.lowering import cpu_pipeline
+from tvm_edge.runtime import library
 
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 ZEN4, AVX2 = X86 | {"mcpu": "znver4"}, X86 | {"mcpu": "haswell"}
@@ -157,6 +159,16 @@ def test_pairs_are_multiplied_by_the_instruction() -> None:
         assert not re.search(r"call\S*\s+\S*(truncsfbf|extendbf)", text), name
     (packed,) = (text for name, text in code.items() if "pack" in name and "unpack" not in name)
     assert "vcvtneps2bf16" in packed
+
+
+def test_a_cpu_without_the_instruction_refuses_an_artifact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = tvm_edge.compile(convolution("few channels"), ZEN4, precision="bfloat16").to_bytes()
+    here = (library.host_features() or CODEGEN_FEATURES) - {"avx512bf16"}
+    monkeypatch.setattr(library, "host_features", lambda: here)
+    with pytest.raises(DeviceUnavailableError, match="avx512bf16"):
+        tvm_edge.load(made)
 
 
 def test_other_cpus_have_no_such_instruction() -> None:
