@@ -1,9 +1,9 @@
-"""Kernels for cores with dot products run on the emulator, which has them: results are right."""
+"""Kernels with dot products and float16 arithmetic, right on the emulator, which has both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.board.board import BOARD, Board
-from tests.onnx_models import make_model, random_input
+from tests.onnx_models import make_model, random_input, relative_error
 from tvm_edge.workflow import quantize
 from tvm_edge.zoo import shapes
 from tvm_edge.zoo.average_precision import mean_average_precision
@@ -50,9 +50,13 @@ def run_on(
     board: Board, model: Any, core: str, inputs: np.ndarray, output: str
 ) -> list[dict[str, np.ndarray]]:
     """Compile for a core, and run with each input on the board."""
-    compiled = tvm_edge.compile(model, {**BOARD, "mcpu": core}, tuning_logs=False)
+    precision: Literal["float32", "float16"] = "float16" if output == "float16" else "float32"
+    target = {**BOARD, "mcpu": core}
+    compiled = tvm_edge.compile(model, target, precision=precision, tuning_logs=False)
     rules = [kernel.rule for kernel in compiled.report.kernels]
     assert any(rule.endswith("int8") for rule in rules) == (output == "int8")
+    found_precision = compiled.report.precision
+    assert found_precision is None or found_precision.float16_kernels > 3
     path = compiled.export(board.shared / "arm.tvme")
     given, made = board.shared / "given.npz", board.shared / "made.npz"
     np.savez(given, inputs=inputs)
@@ -111,6 +115,18 @@ def test_int8_is_the_same_to_the_bit(newer: Board, core: str) -> None:
 
 
 @pytest.mark.parametrize("core", _CORES)
+def test_float16_is_float32_but_for_its_rounding(newer: Board, core: str) -> None:
+    samples = [{"x": random_input((1, 3, 45, 38), seed)} for seed in range(2)]
+    inputs = np.stack([sample["x"] for sample in samples])
+    here = tvm_edge.compile(network(), "llvm", tuning_logs=False)
+    for found, sample in zip(
+        run_on(newer, network(), core, inputs, "float16"), samples, strict=True
+    ):
+        (value,), (expected,) = found.values(), here.run(sample).values()
+        assert 1e-6 < relative_error(value, expected) < 1e-2
+
+
+@pytest.mark.parametrize("core", _CORES)
 def test_the_detector_in_int8(newer: Board, core: str) -> None:
     """It finds what it finds here, where int8 loses 0.4 points of float32's mAP on 200 pictures.
 
@@ -120,14 +136,26 @@ def test_the_detector_in_int8(newer: Board, core: str) -> None:
     model = quantize("zoo:shapes_ssd", calibration).model
     scenes = [shapes.draw(i, "held-out") for i in range(_PICTURES)]
     inputs = np.stack([shapes.network_input(scene) for scene in scenes])
-    truth = [(scene.boxes, scene.classes) for scene in scenes]
-
-    def judged(found: list[dict[str, np.ndarray]]) -> float:
-        detections = [(each["boxes"], each["scores"], each["classes"]) for each in found]
-        return mean_average_precision(detections, truth)
-
     here = tvm_edge.compile(model, "llvm", tuning_logs=False)
-    expected = judged([dict(here.run({"image": each})) for each in inputs])
-    int8 = judged(run_on(newer, model, core, inputs, "int8"))
+    expected = judged([dict(here.run({"image": each})) for each in inputs], scenes)
+    int8 = judged(run_on(newer, model, core, inputs, "int8"), scenes)
     assert expected > 0.8
     assert int8 == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("core", _CORES)
+def test_the_detector_in_float16(newer: Board, core: str) -> None:
+    scenes = [shapes.draw(i, "held-out") for i in range(_PICTURES)]
+    inputs = np.stack([shapes.network_input(scene) for scene in scenes])
+    here = tvm_edge.compile("zoo:shapes_ssd", "llvm", tuning_logs=False)
+    expected = judged([dict(here.run({"image": each})) for each in inputs], scenes)
+    float16 = judged(run_on(newer, "zoo:shapes_ssd", core, inputs, "float16"), scenes)
+    assert expected > 0.8
+    assert float16 == pytest.approx(expected, abs=5e-3)
+
+
+def judged(found: list[dict[str, np.ndarray]], scenes: list[shapes.Scene]) -> float:
+    """Mean average precision of detections in scenes."""
+    truth = [(scene.boxes, scene.classes) for scene in scenes]
+    detections = [(each["boxes"], each["scores"], each["classes"]) for each in found]
+    return mean_average_precision(detections, truth)
