@@ -176,7 +176,6 @@ def conv2d_winograd(
     """
     size = m + _KERNEL - 1
     batch, depth, lines, columns, block = map(number_or_length, image.shape)
-    blocks, lanes = int(filters.shape[1]), int(filters.shape[4])
     grouped = len(filters.shape) == 6
     top, left, bottom, right = padding
     out_h, out_w = lines + top + bottom - _KERNEL + 1, columns + left + right - _KERNEL + 1
@@ -221,24 +220,31 @@ def conv2d_winograd(
         name=STAGES[1],
         attrs={KEPT: True} if grouped else None,
     )
-    co = te.reduce_axis((0, depth), name="co")
-    ci = te.reduce_axis((0, int(filters.shape[3])), name="ci")
+    product = _products(transformed, filters, (depth, tiles), config)
+    return combine_outputs(product, m, (batch, out_h, out_w))
 
-    def multiplied(f: tirx.Expr, o: tirx.Expr, t: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
-        if grouped:
-            group = int(filters.shape[5])
-            k = te.reduce_axis((0, group), name="k")
-            own = filters[f, o, co, ci, v, k]
-            return te.sum(transformed[f, co, t, ci * group + k] * own, axis=[co, ci, k])
-        return te.sum(transformed[f, co, t, ci] * filters[f, o, co, ci, v], axis=[co, ci])
 
-    product = te.compute(
-        (size * size, blocks, tiles, lanes),
-        multiplied,
+def _products(
+    transformed: te.Tensor, filters: te.Tensor, lengths: tuple[Length, Length], config: str
+) -> te.Tensor:
+    """Sum over the channels of each frequency, or of groups of them; `lengths`: blocks, tiles."""
+    frequencies, blocks, _, steps, lanes, *group = map(int, filters.shape)
+    depth, tiles = lengths
+    co, ci = te.reduce_axis((0, depth), name="co"), te.reduce_axis((0, steps), name="ci")
+
+    def product(f: tirx.Expr, o: tirx.Expr, t: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        if not group:
+            return te.sum(transformed[f, co, t, ci] * filters[f, o, co, ci, v], axis=[co, ci])
+        k = te.reduce_axis((0, group[0]), name="k")
+        pixel = transformed[f, co, t, ci * group[0] + k]
+        return te.sum(pixel * filters[f, o, co, ci, v, k], axis=[co, ci, k])
+
+    return te.compute(
+        (frequencies, blocks, tiles, lanes),
+        product,
         name=PRODUCT,
         attrs={CONFIG: config} if config else None,
     )
-    return combine_outputs(product, m, (batch, out_h, out_w))
 
 
 def combine_outputs(product: te.Tensor, m: int, size: Sequence[Length]) -> te.Tensor:

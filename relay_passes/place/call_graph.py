@@ -51,7 +51,8 @@ class CallGraph:
 
     def kernel_before(self, call: relax.Call) -> int | None:
         """Return the operator whose kernel a call is fused into, if there is one."""
-        if not is_call(call, "relax.nn.prelu") and of_call(call).blocks not in ("unary", "nary"):
+        tail = of_call(call).blocks in ("unary", "nary")
+        if not tail and not is_call(call, "relax.equal", "relax.nn.prelu"):
             return None
         for tensor in reversed(self.reads(call)):
             producer = self.producer[tensor]

@@ -91,7 +91,8 @@ class DeviceSpec:
         ``dp4a`` (CUDA), ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
         :mod:`tvm_edge.schedules.gpu.dot_products`).
     pair_product : {"", "vdpbf16ps"}
-        Of a CPU: the instruction that adds two products of bfloat16 to each float32 of a vector.
+        Of a CPU: the instruction that adds two products of bfloat16 to each float32 of a vector,
+        where it is faster than two multiply-adds.
     in_order : bool
         Of a CPU: whether instructions start in the order of the code (Cortex-A53, A55).
     byte_tables : bool
