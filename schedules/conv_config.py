@@ -20,7 +20,8 @@ class ConvConfig:
     ----------
     algorithm : {"direct", "winograd", "subgroup", "items", "tensor", "window", "plain"}
         ``subgroup`` is direct, by sub-groups of an Intel GPU; ``items`` is direct, without local
-        memory, each work-item of a GPU by itself; ``tensor`` is direct, on tensor cores;
+        memory, each work-item of a GPU by itself; ``tensor`` is direct, on tensor cores, and
+        ``winograd`` in blocks on a GPU has its products there;
         ``window`` is depthwise, in vectors of a block's channels; ``plain`` is what the
         rules make of the operator as it is.
     block : int

@@ -204,7 +204,7 @@ class _Blocker(PyExprMutator):
         config = self._chosen.get(call)
         if config is None:
             return None
-        if config.algorithm in ("tensor", "window"):
+        if config.algorithm in ("tensor", "winograd", "window") and not self._spec.has_cpu_cores:
             return self._in_units(call, config)
         found = conv_workload(call, FLOATS, open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"

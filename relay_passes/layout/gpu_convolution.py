@@ -11,6 +11,12 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import conv2d_in_blocks, pack_rows
 from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, conv2d_tensor, pack_stacks
+from tvm_edge.schedules.gpu.tensor_winograd import (
+    frequency_filters,
+    frequency_images,
+    frequency_products,
+    frequency_results,
+)
 from tvm_edge.schedules.gpu.unit_window import depthwise_units, pool_units
 from tvm_edge.schedules.knobs import CONFIG
 
@@ -50,6 +56,8 @@ def gpu_conv(
             primfunc_name_hint="conv2d_tensor",
             primfunc_attrs={"op_pattern": 4},
         )
+    if config.algorithm == "winograd":
+        return _winograd(builder, image, workload, weights, config)
     if config.algorithm == "window":
         return builder.call_te(
             lambda image, filters: depthwise_units(image, filters, workload, zero),
@@ -66,6 +74,35 @@ def gpu_conv(
         const(pack_rows(weights, workload, config.block), "float32"),
         primfunc_name_hint="conv2d_in_blocks",
         # Several stages: TVM would take none of them for one that an epilogue may follow.
+        primfunc_attrs={"op_pattern": 4},
+    )
+
+
+def _winograd(
+    builder: relax.BlockBuilder,
+    image: relax.Expr,
+    workload: ConvWorkload,
+    weights: np.ndarray,
+    config: ConvConfig,
+) -> relax.Call:
+    """The calls of the three kernels of Winograd's algorithm on tensor cores."""
+    images = builder.call_te(
+        lambda image: frequency_images(image, workload),
+        image,
+        primfunc_name_hint="winograd_images",
+        primfunc_attrs={"op_pattern": 4},
+    )
+    products = builder.call_te(
+        lambda images, filters: frequency_products(images, filters, workload, config.knobs),
+        builder.emit(images, "frequencies"),
+        const(frequency_filters(weights, workload), str(weights.dtype)),
+        primfunc_name_hint="winograd_products",
+        primfunc_attrs={"op_pattern": 4},
+    )
+    return builder.call_te(
+        lambda products: frequency_results(products, workload),
+        builder.emit(products, "products"),
+        primfunc_name_hint="winograd_results",
         primfunc_attrs={"op_pattern": 4},
     )
 

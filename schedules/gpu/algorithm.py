@@ -62,9 +62,9 @@ def choose_config(
 ) -> ConvConfig:
     """Return the algorithm with the lowest estimated latency, knobs left to the schedule.
 
-    `precision` is what direct convolutions may multiply in. Winograd's algorithm stays at float32:
-    its transforms would multiply the error of tf32 several times. `winograd` may exclude it,
-    because its transformed images need a workspace.
+    `precision` is what direct convolutions may multiply in. Of float32, Winograd's algorithm stays
+    at that: its transforms would multiply the error of tf32 several times. `winograd` may exclude
+    it, because its transformed images need a workspace.
 
     The estimates of :mod:`~tvm_edge.schedules.gpu.product_tile` weigh Winograd's fewer
     multiplications against two more kernels, the memory traffic of the transformed images, and
@@ -74,7 +74,8 @@ def choose_config(
     :mod:`~tvm_edge.schedules.gpu.space_int8`.
     """
     if on_tensor_cores(workload, spec):
-        return replace(tensor_configs(workload, spec)[0], knobs="")
+        configs = tensor_configs(workload, spec)
+        return replace(next(c for c in configs if winograd or not c.m), knobs="")
     if workload.is_bytes:
         return choose_int8(workload, spec)
     sub_groups = choose_sub_group_tile(workload, spec) if not spec.on_cpu else None
@@ -110,8 +111,8 @@ def winograd_cycles(
 def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
     """Return every configuration of a convolution.
 
-    Direct convolutions and Winograd's products have tiles, and so have those on tensor cores, which
-    have no other algorithm. Without local memory there are tiles of
+    Direct convolutions and Winograd's products have tiles, on tensor cores too, which have no other
+    algorithm. Without local memory there are tiles of
     work-items, and their work-groups. With `blocks` the configurations in channel blocks come last:
     they are chosen for whole networks.
     """

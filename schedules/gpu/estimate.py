@@ -20,7 +20,6 @@ from tvm_edge.schedules.gpu.algorithm import (
 )
 from tvm_edge.schedules.gpu.cycles import ALUS
 from tvm_edge.schedules.gpu.items import Items
-from tvm_edge.schedules.gpu.pixel_cells import as_cells
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.product_tile import (
     choose_block_tile,
@@ -29,15 +28,13 @@ from tvm_edge.schedules.gpu.product_tile import (
     seconds_of,
     streaming_cycles,
 )
-from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv
-from tvm_edge.schedules.gpu.tensor_tile import TensorTile, choose_tensor_tile
-from tvm_edge.schedules.gpu.tensor_tile import estimated_cycles as tensor_cycles
+from tvm_edge.schedules.gpu.tensor_space import tensor_cycles
+from tvm_edge.schedules.gpu.tensor_tile import UNIT_BYTES
 from tvm_edge.schedules.knobs import read_knobs
 
 __all__ = ["convolution_seconds"]
 
 _BYTES = 4  # of float32
-_UNIT = 16  # bytes of a pixel in a block that tensor cores multiply
 
 # Shares of the peak: of sub-groups, and of the rules' schedules of an operator as it is.
 _SUB_GROUP, _PLAIN = 0.5, 0.1
@@ -66,15 +63,15 @@ def convolution_seconds(
     slower : float
         Factor of their arithmetic, where it converts what is stored.
     """
-    if config.algorithm == "tensor":
-        return seconds_of(_tensor_cycles(workload, config, spec))
+    if config.algorithm in ("tensor", "winograd") and config.block:
+        return seconds_of(tensor_cycles(workload, config, spec))
     if config.algorithm == "winograd":
         tile = read_knobs(Tile, config.knobs) if config.knobs else None
         return slower * seconds_of(winograd_cycles(workload, config.m, spec, tile))
     if config.algorithm == "direct":
         return seconds_of(_direct_cycles(workload, config, spec, stored, slower))
     if config.algorithm == "window":
-        stored = _UNIT // config.block
+        stored = UNIT_BYTES // config.block
     moved = stored * _elements(workload)
     least = 1e-6 * spec.launch_us + moved / (1e9 * max(spec.bandwidth_gbs, 1.0))
     if config.algorithm == "items":
@@ -101,15 +98,6 @@ def _direct_cycles(
         slower * estimated_cycles(tile, extents, spec),
         streaming_cycles(stored * rows * reduction, spec),
     )
-
-
-def _tensor_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
-    """Estimate the cycles on tensor cores, of cells of pixels where the first layer has them."""
-    dtype = next(dtype for dtype, lanes in BLOCKS.items() if lanes == config.block)
-    conv = TensorConv.of(as_cells(workload, dtype) or workload, dtype)
-    tile = read_knobs(TensorTile, config.knobs) if config.knobs else choose_tensor_tile(conv, spec)
-    filters = _UNIT * conv.units * conv.filters
-    return max(tensor_cycles(tile, conv, spec), streaming_cycles(filters, spec))
 
 
 def _elements(workload: ConvWorkload) -> int:

@@ -60,8 +60,11 @@ class _Source:
             return None
         conv = read_knobs(TensorConv, found.geometry)
         filters = [conv.kernel_h, conv.kernel_w, conv.blocks, conv.filters, conv.lanes]
+        if conv.products > 1:
+            filters = [conv.products, *filters]
         operands = found.operands(filters, conv.dtype)
-        if operands is None or (conv.batch > 1 and operands.planes != conv.blocks):
+        several = conv.batch * conv.products > 1
+        if operands is None or (several and operands.planes != conv.blocks):
             return None
         return _Source(found, conv, operands)
 
@@ -93,24 +96,29 @@ class _Source:
         """Write the launch that multiplies; partial sums go to `parts`."""
         conv = self.conv
         down, across = conv.filters // tile.rows, -(-conv.pixels // tile.columns)
-        with launch(down * across * tile.parts, tile.items) as (group, item):
-            # Work-groups of the same pixels follow each other, those of a part too.
+        groups = down * across * tile.parts * conv.products
+        with launch(groups, tile.items) as (group, item):
+            # Work-groups of the same pixels follow each other, those of a part or a product too.
             first_row = hold(tirx.floormod(group, down) * tile.rows)
             rest = tirx.floordiv(group, down)
             first_column = hold(tirx.floormod(rest, across) * tile.columns)
-            part = hold(tirx.floordiv(rest, across)) if tile.parts > 1 else int32(0)
+            rest = tirx.floordiv(rest, across)
+            part = hold(rest) if tile.parts > 1 else int32(0)
+            product = hold(rest) if conv.products > 1 else int32(0)
             memory = T.buffer_proxy(T.decl_buffer([tile.local_bytes], "uint8", scope="shared.dyn"))
             accumulators = registers(tile.down * tile.beside * 4, conv.accumulator_dtype)
             steps = tile.steps(conv)
             whole = steps * tile.depth * tile.parts == conv.units
             parameters = (conv.lanes, conv.zero, *tile.numbers, steps, whole, *conv.numbers)
-            image, filters = flat[self.operands.image], flat[self.operands.filters]
-            offset = self.operands.first * conv.height * conv.width * conv.lanes
+            plane = product * conv.blocks + self.operands.first
+            image = flat[self.operands.image], plane * (conv.height * conv.width * conv.lanes)
+            own = product * (conv.units * conv.filters * conv.lanes)
+            filters = flat[self.operands.filters], own
             first = (first_row, first_column, part * steps)
-            multiply_tile(parameters, accumulators, (image, offset), filters, memory, first)
+            multiply_tile(parameters, accumulators, image, filters, memory, first)
             warp, lane = tirx.floordiv(item, 32), tirx.floormod(item, 32)
             with when(warp < tile.share) if tile.warps > 1 else nullcontext():
-                place = (first_row, first_column, part)
+                place = (first_row, first_column, part, product)
                 self._store(tile, epilogue, parts, place, (warp, lane), accumulators)
 
     def _store(
@@ -124,7 +132,7 @@ class _Source:
     ) -> None:
         """Store a lane's results: of each piece two channels of two pixels."""
         conv = self.conv
-        (first_row, first_column, _), (warp, lane) = first, item
+        (first_row, first_column, *number), (warp, lane) = first, item
         beside = tile.columns // (tile.beside * 8)
         stack = conv.stack
         row = first_row + tirx.floordiv(warp, beside) * (tile.down * 16)
@@ -145,7 +153,7 @@ class _Source:
                 for j in range(tile.beside)
                 for k in range(2)
             ]
-            self._store_lanes(tile, epilogue, parts, (own, column, first[2]), values)
+            self._store_lanes(tile, epilogue, parts, (own, column, *number), values)
 
     def _store_lanes(
         self,
@@ -156,7 +164,7 @@ class _Source:
         values: Sequence[Sequence[tirx.Expr]],
     ) -> None:
         """Store neighbouring channels of every fourth pixel."""
-        conv, (channel, column, part) = self.conv, first
+        conv, (channel, column, part, product) = self.conv, first
         count = len(values[0])
         block = hold(tirx.floordiv(channel, conv.lanes))
         at = int32(0) if count == conv.lanes else hold(tirx.floormod(channel, conv.lanes))
@@ -172,12 +180,15 @@ class _Source:
                         place = (line * conv.pixels + pixel) * conv.lanes + at
                         store_vector(parts, place, own)
                     else:
-                        epilogue.write_lanes((*self._pixel(pixel, block), at), own, shared)
+                        where = self._pixel(pixel, block, product)
+                        epilogue.write_lanes((*where, at), own, shared)
 
-    def _pixel(self, pixel: tirx.Expr, block: tirx.Expr) -> tuple[tirx.Expr, ...]:
-        """Return image, block and pixel in the image of a column."""
+    def _pixel(
+        self, pixel: tirx.Expr, block: tirx.Expr, product: tirx.Expr
+    ) -> tuple[tirx.Expr, ...]:
+        """Return image, block and pixel in the image of a column of a product."""
         if self.conv.batch == 1:
-            return int32(0), block, pixel
+            return product, block, pixel
         size = self.conv.lines * self.conv.columns
         return hold(tirx.floordiv(pixel, size)), block, hold(tirx.floormod(pixel, size))
 
@@ -202,6 +213,7 @@ class _Source:
                 add_sums(accumulators, parts, place * conv.lanes + at, count)
             values = [accumulators[k] for k in range(count)]
             shared = epilogue.of_channels(block, at, count)
-            epilogue.write_lanes((*self._pixel(pixel, block), at), values, shared)
+            where = self._pixel(pixel, block, int32(0))
+            epilogue.write_lanes((*where, at), values, shared)
 
         each(spec, self.found.blocks * conv.pixels * shares, add)

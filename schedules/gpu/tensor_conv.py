@@ -60,6 +60,9 @@ class TensorConv:
         Channels of a block: 16 of int8, 8 of float16, 4 of float32.
     zero : int
         What an image of int8 is padded with.
+    products : int
+        Images that have filters of their own: those of a batch of products, of which each is one
+        image (`batch` is 1). Otherwise 1.
     """
 
     batch: int
@@ -80,10 +83,11 @@ class TensorConv:
     stack: int
     lanes: int
     zero: int
+    products: int = 1
 
     @staticmethod
-    def of(workload: ConvWorkload, dtype: str, zero: int = 0) -> TensorConv:
-        """Return the geometry of a workload whose image is of `dtype`."""
+    def of(workload: ConvWorkload, dtype: str, zero: int = 0, products: int = 1) -> TensorConv:
+        """Return the geometry of a workload whose image is of `dtype`, or of each of `products`."""
         lines, columns = workload.output
         block = BLOCKS[dtype]
         stack = _stack(workload.filters)
@@ -102,12 +106,13 @@ class TensorConv:
             stack,
             block,
             zero,
+            products,
         )
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Last arguments of the kernel's template: all but the stack, lanes and padding."""
-        return tuple(getattr(self, each.name) for each in fields(self)[:-3])
+        """Last arguments of the kernel's template: all that says where operands of a tile are."""
+        return tuple(getattr(self, each.name) for each in fields(self)[:-4])
 
     @property
     def dtype(self) -> str:
@@ -121,7 +126,7 @@ class TensorConv:
 
     @property
     def pixels(self) -> int:
-        """Columns of the product."""
+        """Columns of a product."""
         return self.batch * self.lines * self.columns
 
     @property

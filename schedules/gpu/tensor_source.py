@@ -290,8 +290,8 @@ def has_vectors(dtype: str) -> bool:
 def multiply_tile(
     parameters: Sequence[int],
     accumulators: Any,
-    image: tuple[Any, int],
-    filters: Any,
+    image: tuple[Any, tirx.Expr],
+    filters: tuple[Any, tirx.Expr],
     memory: Any,
     first: Sequence[tirx.Expr],
 ) -> None:
@@ -303,14 +303,14 @@ def multiply_tile(
         Of the template.
     accumulators : buffer
         Registers of a work-item: four for each 16 by 8 piece of its warp.
-    image : (buffer, int)
-        And the offset of its first pixel.
-    filters, memory : buffer
-        The other operand, and local memory.
+    image, filters : (buffer, Expr)
+        Operands, and where they begin.
+    memory : buffer
+        Local memory.
     first : sequence of Expr
         The tile's first row and column, and its first step.
     """
-    places = [(accumulators, 0), image, (filters, 0), (memory, 0)]
+    places = [(accumulators, 0), image, filters, (memory, 0)]
     pointers = [T.address_of(each[offset]) for each, offset in places]
     name = f"tvm_edge_tensor_conv<{', '.join(str(int(p)) for p in parameters)}>"
     T.evaluate(cuda_func_call(name, *pointers, *first, source_code=_TILE))

@@ -1,7 +1,8 @@
 """Configurations of convolutions on tensor cores, in channel blocks of 16 bytes.
 
 The type of a workload says whether it is one of them: ``float16``, ``int8``, or ``tf32`` of float32
-that tensor cores may round. Their knobs are tiles. Depthwise convolutions have none.
+that tensor cores may round. Their knobs are tiles. Depthwise convolutions have none. Those of
+float16 may be by Winograd's algorithm, where the estimate expects it to be faster.
 """
 
 from __future__ import annotations
@@ -14,15 +15,26 @@ from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.pixel_cells import as_cells
+from tvm_edge.schedules.gpu.product_tile import streaming_cycles
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, tensor_applies
-from tvm_edge.schedules.gpu.tensor_tile import possible_tensor_tiles
-from tvm_edge.schedules.knobs import knobs_as_text
+from tvm_edge.schedules.gpu.tensor_tile import (
+    UNIT_BYTES,
+    TensorTile,
+    choose_tensor_tile,
+    estimated_cycles,
+    pass_cycles,
+    possible_tensor_tiles,
+)
+from tvm_edge.schedules.gpu.tensor_winograd import TILE, products_of, units_of_transforms
+from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
+from tvm_edge.schedules.winograd import winograd_applies
 
 __all__ = [
     "on_tensor_cores",
     "tensor_block",
     "tensor_config",
     "tensor_configs",
+    "tensor_cycles",
     "tensor_objection",
 ]
 
@@ -48,7 +60,42 @@ def tensor_config(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> ConvC
     """Return the algorithm of a convolution of images of `dtype`, ``None`` if there is none."""
     if tensor_objection(workload, dtype, spec):
         return None
-    return ConvConfig("window" if workload.depthwise else "tensor", BLOCKS[dtype])
+    if workload.depthwise:
+        return ConvConfig("window", BLOCKS[dtype])
+    return min(_algorithms(workload, dtype), key=lambda own: tensor_cycles(workload, own, spec))
+
+
+def _algorithms(workload: ConvWorkload, dtype: str) -> list[ConvConfig]:
+    """Return the algorithms of a convolution that is not depthwise, tiles left to the schedule.
+
+    Winograd's transforms would make the error of tf32 larger, and int8 has no room for sums.
+    """
+    found = [ConvConfig("tensor", BLOCKS[dtype])]
+    if dtype == "float16" and winograd_applies(workload):
+        found.append(ConvConfig("winograd", BLOCKS[dtype], TILE))
+    return found
+
+
+def tensor_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
+    """Estimate the cycles of a convolution by an algorithm, by the tile of its knobs or the best.
+
+    Of a first layer in cells of pixels, where it has them.
+    """
+    conv = _multiplied(workload, config)
+    tile = read_knobs(TensorTile, config.knobs) if config.knobs else choose_tensor_tile(conv, spec)
+    filters = UNIT_BYTES * conv.units * conv.filters * conv.products
+    cycles = max(estimated_cycles(tile, conv, spec), streaming_cycles(filters, spec))
+    if config.algorithm == "winograd":
+        cycles += sum(pass_cycles(units, spec) for units in units_of_transforms(workload))
+    return cycles
+
+
+def _multiplied(workload: ConvWorkload, config: ConvConfig) -> TensorConv:
+    """Return the product, or the products, that tensor cores multiply."""
+    if config.algorithm == "winograd":
+        return products_of(workload)
+    dtype = next(dtype for dtype, lanes in BLOCKS.items() if lanes == config.block)
+    return TensorConv.of(as_cells(workload, dtype) or workload, dtype)
 
 
 def tensor_objection(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> str:
@@ -71,14 +118,16 @@ def tensor_objection(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> st
 def tensor_configs(workload: ConvWorkload, spec: DeviceSpec) -> tuple[ConvConfig, ...]:
     """Return every configuration of a convolution on tensor cores, the estimate's choice first.
 
-    Of a first layer, tiles are those of its cells of pixels.
+    Those of the algorithm that it chooses come before those of the other.
     """
     dtype = _STORED[workload.dtype]
-    config = tensor_config(workload, dtype, spec)
-    assert config is not None, "on_tensor_cores says whether there is one"
-    if config.algorithm == "window":
-        return (config,)
-    conv = TensorConv.of(as_cells(workload, dtype) or workload, dtype)
-    tiles = possible_tensor_tiles(conv, spec)
-    ways = [replace(tile, cached=cached) for tile in tiles for cached in _CACHED]
-    return tuple(replace(config, knobs=knobs_as_text(tile)) for tile in ways)
+    chosen = tensor_config(workload, dtype, spec)
+    assert chosen is not None, "on_tensor_cores says whether there is one"
+    if chosen.algorithm == "window":
+        return (chosen,)
+    found: list[ConvConfig] = []
+    for config in sorted(_algorithms(workload, dtype), key=lambda own: own != chosen):
+        tiles = possible_tensor_tiles(_multiplied(workload, config), spec)
+        ways = [replace(tile, cached=cached) for tile in tiles for cached in _CACHED]
+        found += [replace(config, knobs=knobs_as_text(tile)) for tile in ways]
+    return tuple(found)

@@ -9,7 +9,18 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.gpu.cycles import REGISTERS, RESIDENT
 from tvm_edge.schedules.gpu.tensor_conv import TensorConv
 
-__all__ = ["TensorTile", "choose_tensor_tile", "possible_tensor_tiles", "suits"]
+__all__ = [
+    "UNIT_BYTES",
+    "TensorTile",
+    "choose_tensor_tile",
+    "estimated_cycles",
+    "pass_cycles",
+    "possible_tensor_tiles",
+    "suits",
+]
+
+UNIT_BYTES = 16
+"""Of the channels of a block of a pixel, of whatever type."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +166,7 @@ def suits(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> bool:
         and tile.depth % (2 * tile.warps) == 0
         and tile.stages > 1
         and 1 <= tile.parts <= -(-conv.units // tile.depth)
+        and 1 in (tile.parts, conv.products)
         and tile.local_bytes <= _MOST_LOCAL
         and tile.items <= spec.max_work_group_size
     )
@@ -190,6 +202,7 @@ def estimated_cycles(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> fl
     """
     cores = max(spec.cores, 1)
     groups = conv.filters // tile.rows * -(-conv.pixels // tile.columns) * tile.parts
+    groups *= conv.products
     own = -(-groups // cores)
     resident = min(_resident(tile), own)
     pieces = tile.depth / 2 * (tile.rows / 16) * (tile.columns / 8)
@@ -202,9 +215,13 @@ def estimated_cycles(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> fl
     tiles = _START + tile.steps(conv) * step + resident * _RESULT * tile.rows * tile.columns
     cycles = _LAUNCH + own / resident * tiles
     if tile.parts > 1:
-        sums = (tile.parts + 1) * conv.filters * conv.pixels / 4
-        cycles += _LAUNCH + sums * _UNIT / cores
+        cycles += pass_cycles((tile.parts + 1) * conv.filters * conv.pixels / 4, spec)
     return cycles
+
+
+def pass_cycles(units: float, spec: DeviceSpec) -> float:
+    """Estimate the cycles of a kernel that moves units and calculates little."""
+    return _LAUNCH + units * _UNIT / max(spec.cores, 1)
 
 
 def _resident(tile: TensorTile) -> int:

@@ -38,6 +38,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.packed import conv2d_tensors
+from tvm_edge.schedules.gpu.tensor_space import on_tensor_cores
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
@@ -293,7 +294,8 @@ def _model(
     layers = max(_LEAST_LAYERS, min(most, _LAYERS_BYTES // nbytes))
     model = repeat_convolution(workload, problem, layers, sampled=True)
     plan = None
-    if config.block and config.algorithm != "tensor" and not resolved.spec.has_cpu_cores:
+    in_units = on_tensor_cores(workload, resolved.spec)
+    if config.block and not in_units and not resolved.spec.has_cpu_cores:
         plan = _plan(model, config, resolved)
     return compile_with(
         model,

@@ -1,0 +1,127 @@
+"""Winograd's algorithm of float16 on tensor cores: definition, choice, code, results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import te
+
+import tvm_edge
+from tests.onnx_models import reference
+from tests.schedules.gpu.graphs import conv
+from tests.schedules.gpu.harness import ORIN
+from tests.schedules.gpu.test_tensor_blocks import (
+    convolved,
+    evaluated,
+    in_blocks,
+    out_of_blocks,
+)
+from tvm_edge.compiler.driver import compile_with
+from tvm_edge.hardware import resolve_target
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.gpu.algorithm import choose_config
+from tvm_edge.schedules.gpu.tensor_space import tensor_config, tensor_configs
+from tvm_edge.schedules.gpu.tensor_tile import suits
+from tvm_edge.schedules.gpu.tensor_winograd import (
+    frequency_filters,
+    frequency_images,
+    frequency_products,
+    frequency_results,
+    products_of,
+)
+
+WINOGRAD = ConvConfig("winograd", 8, 2)
+
+
+def same(channels: int, size: int, filters: int) -> ConvWorkload:
+    """A 3x3 convolution whose result is as large as its image."""
+    image = (1, channels, size, size, filters)
+    return ConvWorkload(*image, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "float16")
+
+
+WORKLOADS = {
+    "odd": ConvWorkload(2, 24, 7, 9, 40, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "float16"),
+    "not padded": ConvWorkload(1, 9, 8, 5, 16, (3, 3), (1, 1), (0, 0, 0, 0), (1, 1), 1, "float16"),
+    "uneven": ConvWorkload(1, 16, 4, 6, 33, (3, 3), (1, 1), (2, 0, 1, 3), (1, 1), 1, "float16"),
+    "one pixel": ConvWorkload(1, 8, 1, 1, 8, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "float16"),
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
+def test_definition_and_filters(workload: ConvWorkload) -> None:
+    rng = np.random.default_rng(1)
+    shape = (workload.batch, workload.channels, workload.height, workload.width)
+    image = rng.uniform(-1, 1, shape).astype("float16")
+    weights = rng.uniform(-1, 1, (workload.filters, workload.channels, 3, 3)).astype("float16")
+
+    def make(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        products = frequency_products(frequency_images(x, workload), w, workload)
+        return frequency_results(products, workload)
+
+    made = evaluated([in_blocks(image), frequency_filters(weights, workload)], make)
+    expected = convolved(image, weights, workload)
+    error = np.abs(out_of_blocks(made, workload.filters) - expected).max()
+    # Each of 16 sums has the error of its filters, its image and its result.
+    assert error <= 2e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("workload", "cores", "algorithm"),
+    [
+        (same(512, 28, 512), 8, "winograd"),
+        (same(256, 56, 256), 8, "winograd"),
+        (same(3, 224, 64), 8, "tensor"),
+        (same(32, 7, 32), 8, "tensor"),
+        (replace(same(512, 28, 512), strides=(2, 2)), 8, "tensor"),
+    ],
+    ids=str,
+)
+def test_choice(workload: ConvWorkload, cores: int, algorithm: str) -> None:
+    spec = replace(ORIN, cores=cores)
+    assert choose_config(workload, spec).algorithm == algorithm
+    assert choose_config(workload, spec, winograd=False).algorithm == "tensor"
+    for dtype in ("int8", "float32"):
+        other = tensor_config(replace(workload, dtype=dtype), dtype, spec)
+        assert other is not None and other.algorithm == "tensor"
+
+
+def test_products_are_not_in_parts() -> None:
+    own = same(512, 7, 512)
+    tiles = {config.knobs for config in tensor_configs(own, ORIN) if config.m}
+    assert tiles and all("parts=1" in knobs for knobs in tiles)
+    assert products_of(own).products == 16
+
+
+def model(target: object) -> tuple[tvm_edge.CompiledModel, dict[str, np.ndarray], object]:
+    """One convolution with an epilogue, by Winograd's algorithm."""
+    graph = conv(1, 24, 9, 13, outputs=64, kernel=(3, 3), pads=[1] * 4)
+    constants = dict(list(graph.values.items())[:-1])
+    workload = ConvWorkload(1, 24, 9, 13, 64, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "float16")
+    compiled = compile_with(
+        graph.model(),
+        target,
+        {workload: WINOGRAD},
+        precision="float16",
+        fallback="none",
+        input_values=constants,
+    )
+    return compiled, graph.values, graph.model()
+
+
+def test_compiled() -> None:
+    """Without a device: nvcc takes the source, and the report says which rules they were."""
+    compiled, _, _ = model("jetson-orin-nano")
+    rules = [kernel.rule for kernel in compiled.report.kernels]
+    assert rules.count("tensor_winograd") == 2 and rules.count("tensor_blocks") == 1
+
+
+@pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+def test_results(gpu: str) -> None:
+    compiled, values, onnx_model = model(gpu)
+    assert "tensor_winograd" in {kernel.rule for kernel in compiled.report.kernels}
+    actual = compiled.run({each.name: values[each.name] for each in compiled.inputs})
+    for output, value in reference(onnx_model, values).items():
+        assert np.abs(actual[output] - value).max() <= 5e-3 * np.abs(value).max(), output
