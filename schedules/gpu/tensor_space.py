@@ -15,13 +15,11 @@ from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.pixel_cells import as_cells
-from tvm_edge.schedules.gpu.product_tile import streaming_cycles
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS, TensorConv, tensor_applies
 from tvm_edge.schedules.gpu.tensor_tile import (
-    UNIT_BYTES,
     TensorTile,
     choose_tensor_tile,
-    estimated_cycles,
+    convolution_cycles,
     pass_cycles,
     possible_tensor_tiles,
 )
@@ -83,8 +81,7 @@ def tensor_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) 
     """
     conv = _multiplied(workload, config)
     tile = read_knobs(TensorTile, config.knobs) if config.knobs else choose_tensor_tile(conv, spec)
-    filters = UNIT_BYTES * conv.units * conv.filters * conv.products
-    cycles = max(estimated_cycles(tile, conv, spec), streaming_cycles(filters, spec))
+    cycles = convolution_cycles(tile, conv, spec)
     if config.algorithm == "winograd":
         cycles += sum(pass_cycles(units, spec) for units in units_of_transforms(workload))
     return cycles

@@ -10,7 +10,7 @@ the error of float16 some ten times as large.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -88,8 +88,9 @@ __device__ __forceinline__ void tvm_edge_winograd_images(void* result, const voi
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      const bool inside = (unsigned)(line + i) < (unsigned)H && (unsigned)(column + j) < (unsigned)W;
-      const uint4 loaded = inside ? __ldg(pixels + i * W + j) : make_uint4(0, 0, 0, 0);
+      uint4 loaded = make_uint4(0, 0, 0, 0);
+      if ((unsigned)(line + i) < (unsigned)H && (unsigned)(column + j) < (unsigned)W)
+        loaded = __ldg(pixels + i * W + j);
 #pragma unroll
       for (int v = 0; v < 4; v++) tile[i][j][v] = ((const half2*)&loaded)[v];
     }

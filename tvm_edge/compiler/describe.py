@@ -57,9 +57,10 @@ __all__ = [
 _BLOCKED = frozenset(
     ("conv2d_blocked", "conv2d_int8", "depthwise_int8", "window_blocked", "winograd")
 )
+_UNITS = frozenset(("tensor_blocks", "tensor_winograd", "unit_window"))
 _CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
 _HOST = "llvm"
-_WINOGRAD = frozenset(("winograd", "winograd_output"))
+_WINOGRAD = frozenset(("winograd", "winograd_output", "tensor_winograd"))
 
 
 def report_of(c: Compilation) -> CompileReport:
@@ -106,7 +107,10 @@ def channel_block(func: tirx.PrimFunc, rule: str) -> int:
     rule : str
         Schedule rule that applies to it.
     """
-    return int(func.params[-1].shape[-1]) if rule in _BLOCKED else block_of(func)
+    shape = func.params[-1].shape
+    if rule in _UNITS:  # products of matrices are by these rules as well
+        return int(shape[-1]) if len(shape) == 5 else 0
+    return int(shape[-1]) if rule in _BLOCKED else block_of(func)
 
 
 def kernel_infos(c: Compilation, numbers: Sequence[int]) -> dict[int, KernelInfo]:

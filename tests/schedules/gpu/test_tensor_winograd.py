@@ -19,12 +19,10 @@ from tests.schedules.gpu.test_tensor_blocks import (
     out_of_blocks,
 )
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.tensor_space import tensor_config, tensor_configs
-from tvm_edge.schedules.gpu.tensor_tile import suits
 from tvm_edge.schedules.gpu.tensor_winograd import (
     frequency_filters,
     frequency_images,
@@ -69,18 +67,19 @@ def test_definition_and_filters(workload: ConvWorkload) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "cores", "algorithm"),
+    ("workload", "bandwidth", "algorithm"),
     [
-        (same(512, 28, 512), 8, "winograd"),
-        (same(256, 56, 256), 8, "winograd"),
-        (same(3, 224, 64), 8, "tensor"),
-        (same(32, 7, 32), 8, "tensor"),
-        (replace(same(512, 28, 512), strides=(2, 2)), 8, "tensor"),
+        (same(512, 28, 512), 68, "winograd"),
+        (same(256, 56, 256), 68, "tensor"),  # the L2 cache has no room for its frequencies
+        (same(256, 56, 256), 2000, "winograd"),
+        (same(3, 224, 64), 2000, "tensor"),
+        (same(32, 7, 32), 2000, "tensor"),
+        (replace(same(512, 28, 512), strides=(2, 2)), 2000, "tensor"),
     ],
     ids=str,
 )
-def test_choice(workload: ConvWorkload, cores: int, algorithm: str) -> None:
-    spec = replace(ORIN, cores=cores)
+def test_choice(workload: ConvWorkload, bandwidth: float, algorithm: str) -> None:
+    spec = replace(ORIN, bandwidth_gbs=bandwidth)
     assert choose_config(workload, spec).algorithm == algorithm
     assert choose_config(workload, spec, winograd=False).algorithm == "tensor"
     for dtype in ("int8", "float32"):
@@ -116,6 +115,7 @@ def test_compiled() -> None:
     compiled, _, _ = model("jetson-orin-nano")
     rules = [kernel.rule for kernel in compiled.report.kernels]
     assert rules.count("tensor_winograd") == 2 and rules.count("tensor_blocks") == 1
+    assert set(compiled.report.layouts.values()) == {"NCHW8c, Winograd"}
 
 
 @pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
