@@ -2,7 +2,8 @@
 
 One row per network and slice: batch 1, µs of a call by device events around many calls.
 ``mixed``, ``tf32``, ``float32`` and ``int8`` are tvm-edge's, heuristics alone; ``int8`` is the
-network quantised by ONNX Runtime's tool. ``cuDNN`` is PyTorch in float16 with channels last and
+network quantised by ONNX Runtime's tool; ``mixed apart`` is ``mixed`` without parallel fusion.
+``cuDNN`` is PyTorch in float16 with channels last and
 algorithms chosen by measurement, ``cuDNN tf32`` the same in float32 with tf32 allowed, the faster
 one of channels last and not, ``compiled`` is ``torch.compile`` in float16 in its mode
 ``max-autotune``; all in a CUDA graph. ``compiled`` runs as it is and with inductor's minimum of 68
@@ -50,6 +51,7 @@ from benchmarks.gpu.networks import NETWORKS
 ALSO = ("googlenet", "yolov3", "ssd_mobilenet_v1")
 _CALLS = 30  # between two events
 _ERRORS = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "int8": 1e-2}
+_APART = "mixed apart"
 _PEERS_ERROR = 5e-2
 _PEERS = ("cuDNN", "cuDNN tf32", "compiled", "compiled with templates")
 _MOST_SECONDS = 400
@@ -96,8 +98,9 @@ def _compile(name: str, precision: str, cores: str, folder: Path) -> dict[str, A
     model = tvm_edge.compile(
         folder / f"{_name(name, precision)}.onnx",
         "cuda",
-        precision="float32" if precision == "int8" else precision,
+        precision="float32" if precision == "int8" else precision.split()[0],
         fallback="none",
+        parallel_fusion="auto" if precision != _APART else "off",
         tuning_logs=False,
     )
     seconds = perf_counter() - start
@@ -120,7 +123,9 @@ def _ours(name: str, precision: str, cores: str, folder: Path) -> dict[str, Any]
     expected = load_expected(own, folder)
     error = compare_outputs(model.run(arrays), expected, folder / f"{own}.onnx")["error"]
     noise = folder / f"{own}.noise"
-    allowed = max(_ERRORS[precision], float(noise.read_text()) if noise.exists() else 0.0)
+    allowed = max(
+        _ERRORS[precision.split()[0]], float(noise.read_text()) if noise.exists() else 0.0
+    )
     inputs = {key: tvm.runtime.tensor(value, tvm.cuda()) for key, value in arrays.items()}
     return {
         "us": machine_us(artifact, "cuda", inputs, _CALLS),
@@ -241,6 +246,7 @@ def _lines(found: dict[str, Any], options: argparse.Namespace) -> list[str]:
         ("cuDNN tf32", "tf32"),
         ("mixed", "int8"),
         ("float32", "mixed"),
+        (_APART, "mixed"),
     )
     named = " | ".join(f"{peer} / {own}" for peer, own in ratios_of)
     lines = [
@@ -274,7 +280,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = Parser("gpu_slices", __doc__)
     parser.shared(networks=Among(NETWORKS, (*NETWORKS, *ALSO)), rounds=3, jobs=8, json=None)
     parser.add_argument("--slice", nargs="+", type=int, default=[8], help="multiprocessors")
-    parser.add_argument("--precision", nargs="+", choices=_ERRORS, default=["mixed", "float32"])
+    parser.add_argument(
+        "--precision", nargs="+", choices=(*_ERRORS, _APART), default=["mixed", "float32"]
+    )
     parser.add_argument("--peer-rounds", type=int, default=1)
     parser.add_argument("--peers", nargs="*", choices=_PEERS, default=list(_PEERS))
     options = parser.parse_args(arguments)
