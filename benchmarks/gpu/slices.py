@@ -100,7 +100,7 @@ def _compile(name: str, precision: str, cores: str, folder: Path) -> dict[str, A
         "cuda",
         precision="float32" if precision == "int8" else precision.split()[0],
         fallback="none",
-        parallel_fusion="auto" if precision != _APART else "off",
+        parallel_fusion="auto" if precision != _APART else False,
         tuning_logs=False,
     )
     seconds = perf_counter() - start
