@@ -203,6 +203,12 @@ def _stored_padding(padding: Sequence[int], reach: str) -> tuple[Sequence[int], 
     return stored, (lengths.padding - lengths.before, widths.padding - widths.before)
 
 
+def _attributes(config: str, reach: str, channels: int) -> dict[str, Any]:
+    """Return what the schedule reads off a convolution's block; nothing of what is not given."""
+    given = {CONFIG: config, REACH: reach, CHANNELS: channels}
+    return {key: value for key, value in given.items() if value}
+
+
 def conv2d(
     image: te.Tensor,
     filters: te.Tensor,
@@ -249,8 +255,7 @@ def conv2d(
     out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])
     ky, kx = (te.reduce_axis((0, n), name=k) for n, k in ((kernel_h, "ky"), (kernel_w, "kx")))
     fills = channels % block == 0 or groups > 1
-    said = {CONFIG: config, REACH: reach, CHANNELS: 0 if fills else channels}
-    attrs = {key: value for key, value in said.items() if value}
+    attrs = _attributes(config, reach, 0 if fills else channels)
     shape = (batch, blocks, out_h, out_w, lanes)
 
     def line(y: tirx.Expr) -> tirx.Expr:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 import tvm
@@ -12,29 +11,16 @@ from tvm import relax, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.compilation import Compilation, Kernel, ModelInstructions
+from tvm_edge.compiler.describe_memory import largest, memory_of
 from tvm_edge.compiler.parallel_fusion import describe_groups, merged_info
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
-from tvm_edge.memory.footprint import (
-    launch_code,
-    mapped,
-    pinned,
-    rounding,
-    tensor_bytes,
-    type_bytes,
-    uploaded,
-    weights_of_devices,
-    windows,
-    workspace,
-)
-from tvm_edge.memory.storage_plan import by_device, over_time, planned_storages
+from tvm_edge.memory.footprint import tensor_bytes
 from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule
 from tvm_edge.relay_passes.memory.split_fc import SplitLayer
 from tvm_edge.report import (
     CompileReport,
     KernelInfo,
-    MemoryInfo,
     ModelAlone,
-    ModelPart,
     OperatorInfo,
     Placement,
     PrecisionInfo,
@@ -69,7 +55,7 @@ def report_of(c: Compilation) -> CompileReport:
     kernels = launches_of(c.kernels, c.launches, apart)
     placements = describe_placements(c)
     splits = (*_split_layers(c.split_layers, placements), *_streamed_layers(c))
-    memory = _memory_of(c, c.plain, range(len(c.weights)), None, kernels, splits)
+    memory = memory_of(c, c.plain, range(len(c.weights)), None, kernels, splits)
     models = tuple(_model_alone(c, model, apart, splits) for model in c.models)
     return CompileReport(
         model=c.imported.name,
@@ -80,7 +66,7 @@ def report_of(c: Compilation) -> CompileReport:
         copies=c.copies,
         layouts=_layouts(c),
         fusion_groups=describe_groups(apart, c.groups, c.options.parallel_fusion),
-        memory=_largest(memory, models),
+        memory=largest(memory, models),
         models=models,
         partitions=_partitions(kernels),
         precision=_precision(c),
@@ -349,66 +335,6 @@ def _constant_bytes(mod: tvm.IRModule) -> int:
     return sum(found.values())
 
 
-def _memory_of(
-    c: Compilation,
-    instructions: tvm.IRModule,
-    items: Sequence[int],
-    part: ModelPart | None,
-    kernels: Sequence[KernelInfo],
-    splits: Sequence[SplitInfo],
-) -> MemoryInfo:
-    """Bytes of a process that loads a model and runs it.
-
-    Parameters
-    ----------
-    c : Compilation
-    instructions : IRModule
-        With the storage plan, without recorded launches.
-    items : sequence of int
-        Weights that are read.
-    part : ModelPart or None
-        One of several models; ``None`` for all.
-    kernels : sequence of KernelInfo
-        Launches of a run, in order.
-    splits : sequence of SplitInfo
-        Layers whose weights are streamed.
-    """
-    resolved = c.resolved
-    own = [weight for item, weight in enumerate(c.weights) if item in items]
-    weights = weights_of_devices(own, c.placed.kinds)
-    storages = planned_storages(instructions)
-    activations = by_device(instructions, storages)
-    library = {kernel.name: kernel.device for kernel in kernels}
-    programs, floor = launch_code(library.values(), resolved)
-    room = windows(splits, resolved)
-    on_gpu = [s.nbytes for s in storages.values() if s.device in ("", resolved.kind)]
-    return MemoryInfo(
-        weights=sum(weights.values()),
-        activations=sum(activations.values()),
-        by_device={} if len(activations) == 1 else activations,
-        over_time=over_time(instructions, storages, [kernel.name for kernel in kernels]),
-        workspace=workspace(c.scratch, resolved),
-        inputs_outputs=_inputs_outputs(c, part),
-        weights_by_device=dict(weights),
-        mapped=mapped(weights, resolved),
-        window=sum(room) + pinned(room, resolved),
-        rounding=rounding([*uploaded(own, c.placed.kinds), *on_gpu, *room], resolved),
-        programs=programs,
-        floor=floor,
-    )
-
-
-def _inputs_outputs(c: Compilation, part: ModelPart | None) -> int:
-    """Bytes of the inputs and results of a run, or of one of several models."""
-    main = c.merged["main"]
-    given = [param.ty for param in main.params[:-1]]
-    returned = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
-    if part is not None:
-        given = [given[position] for position in part.inputs]
-        returned = [returned[position] for position in part.outputs]
-    return sum(type_bytes(ty, c.largest) for ty in (*given, *returned))
-
-
 def _model_alone(
     c: Compilation,
     model: ModelInstructions,
@@ -417,22 +343,8 @@ def _model_alone(
 ) -> ModelAlone:
     """One of several models where it runs alone."""
     kernels = launches_of(model.kernels, model.launches, apart)
-    memory = _memory_of(c, model.plain, model.weights, model.part, kernels, splits)
+    memory = memory_of(c, model.plain, model.weights, model.part, kernels, splits)
     return ModelAlone(model.part.name, kernels, memory)
-
-
-def _largest(memory: MemoryInfo, models: Sequence[ModelAlone]) -> MemoryInfo:
-    """The memory of a run of all models, with the activations of any run that needs more.
-
-    On each device by itself: a run of one model may need more than one of all, as the planner finds
-    no least plan.
-    """
-    every = [memory, *(model.memory for model in models)]
-    devices = {
-        device: max(each.by_device.get(device, 0) for each in every) for device in memory.by_device
-    }
-    activations = max(sum(devices.values()), *(each.activations for each in every), 0)
-    return replace(memory, activations=activations, by_device=devices)
 
 
 def loop_flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:

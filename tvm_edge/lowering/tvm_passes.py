@@ -50,6 +50,31 @@ def lowering_passes(
         For functions of the device, just taken out of those of the host.
     """
     return [
+        *_flat_arrays(),
+        *types,
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        MergeLoops(),
+        *loops,
+        *_straight_code(),
+        *elements,
+        tirx.transform.CommonSubexprElim(),
+        *arrays,
+        *_launches(),
+        tirx.transform.SplitHostDevice(),
+        *kernels,
+        tirx.transform.MakePackedAPI(),
+        DropArgumentChecks(),
+        CheckNarrowed(),
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+    ]
+
+
+def _flat_arrays() -> list[tvm.transform.Pass]:
+    """Blocks of a schedule to loops over arrays of one dimension."""
+    return [
         OutlineMembers(),
         ExpandFunctions(),
         s_tir.transform.CanonicalizeLoop(),
@@ -70,12 +95,12 @@ def lowering_passes(
         s_tir.transform.TransformMmaBufferLayout(),
         s_tir.transform.LowerOpaqueBlock(),
         tirx.transform.FlattenBuffer(),
-        *types,
-        tirx.transform.BF16ComputeLegalize(),
-        tirx.transform.NarrowDataType(32),
-        s_tir.transform.LoopPartition(),
-        MergeLoops(),
-        *loops,
+    ]
+
+
+def _straight_code() -> list[tvm.transform.Pass]:
+    """Loops to vectors and unrolled code, over arrays that share memory."""
+    return [
         tirx.transform.VectorizeLoop(),
         ByteTables(),
         s_tir.transform.InjectVirtualThread(),
@@ -87,9 +112,12 @@ def lowering_passes(
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
-        *elements,
-        tirx.transform.CommonSubexprElim(),
-        *arrays,
+    ]
+
+
+def _launches() -> list[tvm.transform.Pass]:
+    """Barriers and shared memory of work-items, and launches that share them."""
+    return [
         tirx.transform.FP8ComputeLegalize(),
         tirx.transform.VerifyMemory(),
         s_tir.transform.ThreadSync("shared"),
@@ -103,13 +131,6 @@ def lowering_passes(
         GuardEmptyLaunches(),
         PlainDivisions(),
         CheckElements(),
-        tirx.transform.SplitHostDevice(),
-        *kernels,
-        tirx.transform.MakePackedAPI(),
-        DropArgumentChecks(),
-        CheckNarrowed(),
-        tirx.transform.FP8StorageLegalize(),
-        tirx.transform.BF16StorageLegalize(),
     ]
 
 
