@@ -11,7 +11,12 @@ import tvm
 from tvm_edge import InputError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.hardware.kinds import GpuKind
-from tvm_edge.hardware.presets import GENERIC_CUDA, GENERIC_OPENCL, PRESETS
+from tvm_edge.hardware.presets import (
+    GENERIC_CUDA,
+    GENERIC_OPENCL,
+    PRESETS,
+    preset_by_device_name,
+)
 from tvm_edge.host import machine
 
 
@@ -87,6 +92,16 @@ def test_tags_of_gpus(target: str, key: str) -> None:
     assert resolved.spec.max_work_group_size == int(tag.attrs["max_threads_per_block"])
     if tag.host is not None:
         assert resolved.cpu.target.attrs["mcpu"] == tag.host.attrs["mcpu"]
+
+
+@pytest.mark.parametrize(("name", "cores", "bandwidth"), [("Orin", 8, 68.0), ("Orin", 14, 204.8)])
+def test_a_board_that_the_driver_names_has_the_memory_of_its_preset(
+    name: str, cores: int, bandwidth: float
+) -> None:
+    """The driver of every Jetson Orin calls it so; the number of multiprocessors tells which."""
+    board = preset_by_device_name(name, cores)
+    assert board is not None and board.spec.bandwidth_gbs == bandwidth
+    assert preset_by_device_name("NVIDIA H100 80GB HBM3", 132) is None
 
 
 @pytest.mark.usefixtures("no_gpu")

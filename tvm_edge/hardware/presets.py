@@ -348,6 +348,7 @@ PRESETS: dict[str, Preset] = {
         144.0,
         "sm_87",
         tags=("nvidia/jetson-orin-nano",),
+        matches=("Orin",),
     ),
     "jetson-agx-orin": Preset(
         "cuda",
@@ -363,6 +364,7 @@ PRESETS: dict[str, Preset] = {
         422.4,
         "sm_87",
         tags=("nvidia/jetson-agx-orin-64gb",),
+        matches=("Orin",),
     ),
     # Maxwell: CUDA 13 builds for sm_75 and newer, so that this preset serves analysis only.
     "jetson-nano": Preset(
@@ -442,9 +444,7 @@ GENERIC_CUDA = DeviceSpec(
 """The oldest architecture that CUDA 13 builds for."""
 
 
-def preset_by_device_name(name: str) -> Preset | None:
-    """The preset of the device that a driver calls `name`."""
-    for preset in PRESETS.values():
-        if any(fragment in name for fragment in preset.matches):
-            return preset
-    return None
+def preset_by_device_name(name: str, cores: int = 0) -> Preset | None:
+    """The preset of the device that a driver calls `name`: of several, the nearest in `cores`."""
+    found = [p for p in PRESETS.values() if any(fragment in name for fragment in p.matches)]
+    return min(found, key=lambda p: abs(p.spec.cores - cores) if cores else 0, default=None)

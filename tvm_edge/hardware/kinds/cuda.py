@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 
 from tvm_edge.hardware.kinds.protocol import GpuKind
-from tvm_edge.hardware.presets import GENERIC_CUDA
+from tvm_edge.hardware.presets import GENERIC_CUDA, preset_by_device_name
 from tvm_edge.hardware.slug import slug
 from tvm_edge.hardware.spec import DeviceSpec
 
@@ -42,6 +42,7 @@ class CudaKind(GpuKind):
         cores = int(device.multi_processor_count)
         alus = _LANES.get(str(device.compute_version), 128)
         clock_khz = int(device.max_clock_rate or 0)
+        board = preset_by_device_name(name, cores)
         return DeviceSpec(
             key=f"nvidia/{slug(name, 'nvidia')}",
             kind="gpu",
@@ -58,6 +59,8 @@ class CudaKind(GpuKind):
             cache_line=128,
             l2_cache=int(device.l2_cache_size_bytes or 0),
             peak_gflops=round(cores * alus * 2 * clock_khz / 1e6, 1),
+            # A driver does not say it, and only a board's memory is slow enough to count.
+            bandwidth_gbs=board.spec.bandwidth_gbs if board is not None else 0.0,
             launch_us=_DEPENDENT_LAUNCH_US if _since(_DEPENDENT_LAUNCHES, device) else _LAUNCH_US,
             dot_product="dp4a" if _since(_DP4A, device) else "",
             unified_memory=False,
