@@ -40,7 +40,7 @@ _STORED = {"float16": "float16", "int8": "int8", "tf32": "float32"}
 """Type of the image by that of the workload."""
 
 _CACHED = (0, 1, 2)
-"""Choices of what goes through the L1 cache: no estimate tells, so a search tries all."""
+"""Choices of what goes through the L1 cache: no estimate tells exactly, so a search tries all."""
 
 
 def on_tensor_cores(workload: ConvWorkload, spec: DeviceSpec) -> bool:
@@ -125,6 +125,7 @@ def tensor_configs(workload: ConvWorkload, spec: DeviceSpec) -> tuple[ConvConfig
     found: list[ConvConfig] = []
     for config in sorted(_algorithms(workload, dtype), key=lambda own: own != chosen):
         tiles = possible_tensor_tiles(_multiplied(workload, config), spec)
-        ways = [replace(tile, cached=cached) for tile in tiles for cached in _CACHED]
+        ways = [replace(tile, cached=c) for tile in tiles for c in (tile.cached, *_CACHED)]
+        ways = list(dict.fromkeys(ways))
         found += [replace(config, knobs=knobs_as_text(tile)) for tile in ways]
     return tuple(found)

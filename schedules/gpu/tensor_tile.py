@@ -179,9 +179,12 @@ def suits(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> bool:
 def possible_tensor_tiles(conv: TensorConv, spec: DeviceSpec) -> list[TensorTile]:
     """Return the legal tiles, the one with the lowest estimated latency first."""
     found = []
+    # A memory transaction has 32 bytes, two pixels: of those that a stride skips the next tap has
+    # use: up to a third faster on few channels. Elsewhere the L1 cache costs 3 to 7 %.
+    cached = int(conv.stride_w > 1 and conv.kernel_w > 1)
     for shape in _SHAPES:
         for parts in _PARTS:
-            tile = TensorTile(*shape, parts=parts)
+            tile = TensorTile(*shape, cached=cached, parts=parts)
             workspace = 4 * parts * conv.filters * conv.pixels
             if not suits(tile, conv, spec) or (parts > 1 and workspace > _MOST_WORKSPACE):
                 break

@@ -251,6 +251,14 @@ def test_tiles_fit(workload: ConvWorkload, cores: int) -> None:
     assert all(tile.items <= 1024 and tile.local_bytes <= 99 << 10 for tile in tiles)
 
 
+def test_pixels_that_a_stride_skips_go_through_the_cache() -> None:
+    conv = TensorConv.of(CONVOLUTIONS["strided"], "float16")
+    assert {tile.cached for tile in possible_tensor_tiles(conv, ORIN)} == {1}
+    for name in ("3x3", "1x1"):
+        conv = TensorConv.of(CONVOLUTIONS[name], "float16")
+        assert {tile.cached for tile in possible_tensor_tiles(conv, ORIN)} == {0}
+
+
 def test_tiles_of_other_convolutions_are_refused() -> None:
     tile = TensorTile(128, 112, 4, 7, 1, 8, 3)
     wide = ConvWorkload(1, 64, 14, 14, 128, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
