@@ -3,8 +3,8 @@
 Three forms, by how the matrix on the right is stored and how much work there is per weight:
 
 * stored [K, N], many rows on the left: register tiles of rows by columns;
-* stored [K, N], few rows (a fully connected layer at batch 1): memory-bound, so each core goes
-  through a broad stripe of the matrix row by row, with partial sums that stay in its L1 cache;
+* stored [K, N], few rows (a fully connected layer at batch 1): bound by reading the matrix, so each
+  core goes through a broad stripe of it row by row, with partial sums that stay in its L1 cache;
 * stored [N, K]: dot products, lanes along K.
 """
 
@@ -23,7 +23,13 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
-from tvm_edge.schedules.cpu.loops import can_peel, lanes_of, peel_remainder, split_vectors
+from tvm_edge.schedules.cpu.loops import (
+    MIN_PARALLEL_WORK,
+    can_peel,
+    lanes_of,
+    peel_remainder,
+    split_vectors,
+)
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
 from tvm_edge.schedules.cpu.panels import (
     Product,
@@ -48,6 +54,9 @@ _ROWS = 8
 _PAGE = 4096
 # Rows on the left up to which the product is bound by reading the matrix.
 _FEW = 4
+# Vector operations from which cores share such a matrix, even one that a single core's cache holds
+# (half a MiB of float32): of less a core is through in the 4 µs that the pool leaves to it alone.
+_FEWEST_TO_SHARE = 2 * MIN_PARALLEL_WORK
 
 
 class Dense(ReductionRule):
@@ -114,9 +123,11 @@ def _matrix_outermost(sch: Schedule, block: SBlockRV) -> None:
 def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) -> bool:
     sizes = [constant(var.dom.extent) or 0 for var in block.iter_vars]
     rows = 1 if product.channels is None else sizes[product.channels]
-    matrix = prod(int(dim) for dim in product.data.source.shape)
     if rows > _FEW or any(sizes[p] != 1 for p in product.outer):
         return False
+    if spec.cores > 1 and prod(sizes) >= _FEWEST_TO_SHARE * lanes_of(block, spec):
+        return True
+    matrix = prod(int(dim) for dim in product.data.source.shape)
     return matrix * product.data.source.dtype.bits // 8 > max(spec.l2_cache, spec.l1_cache)
 
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -178,6 +179,37 @@ void CheckRest(const cpu_set_t& all) {
   until([&] { return pool.counts().helped > helped + 10; }, "nobody came back");
 }
 
+int RunFor15Us(void*, int32_t, int32_t pieces) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(15) / pieces;
+  while (std::chrono::steady_clock::now() < until) {
+  }
+  return 0;
+}
+
+// Kernels too short to wake a worker for do wake one when many follow each other, and only then.
+void CheckBursts() {
+  static const int site = 0;
+  WorkerPool& pool = *new WorkerPool({}, 2, 50'000);
+  Check(pool.Reserve(2) == 2, "a worker");
+  const Work work{RunFor15Us, nullptr, &site};
+  const auto asleep = [&] {
+    const int64_t before = pool.counts().sleeps;
+    for (int tries = 0; pool.counts().sleeps == before && tries < 1000; ++tries) usleep(1'000);
+  };
+  for (int i = 0; i < 4; ++i) pool.Run(work, 2);  // how long it takes is known then
+  asleep();
+  const int64_t before = pool.counts().wakes;
+  for (int i = 0; i < 20; ++i) {
+    pool.Run(work, 2);
+    usleep(1'000);
+  }
+  Check(pool.counts().wakes == before, "woken for a short kernel");
+  for (int tries = 0; pool.counts().wakes == before; ++tries) {
+    Check(tries < 100'000, "asleep through a burst");
+    pool.Run(work, 2);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -200,6 +232,7 @@ int main(int argc, char** argv) {
   CheckWorkersMayUse(all);
   Check(counts.helped > 0, "nobody helped");
   CheckRest(all);
+  CheckBursts();
 
 #ifndef TVM_EDGE_NO_FORK
   pool.LockForFork();

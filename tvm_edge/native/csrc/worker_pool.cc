@@ -26,6 +26,8 @@ constexpr uint32_t kJoined = kWaiting - 1;
 constexpr int64_t kShareNs = 4'000;
 // A kernel of less is done before a worker that sleeps is there: it is not worth waking one.
 constexpr int64_t kWakeNs = 20'000;
+// Shorter ones are, if many follow each other: a worker needs 0.1 ms and more until it runs.
+constexpr int64_t kBurstNs = 100'000;
 // Least work in a piece where a kernel is cut into more pieces than threads.
 constexpr int64_t kPieceNs = 12'000;
 // Most pieces for each thread.
@@ -108,13 +110,15 @@ int WorkerPool::Run(const Work& work, int threads) {
   // In one order with what a worker does before it sleeps: it sees this, or is seen to sleep.
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (expected_.load(std::memory_order_relaxed)) expected_.store(false, std::memory_order_relaxed);
-  if (expected >= kWakeNs && wanted_.load(std::memory_order_relaxed) < threads - 1) {
+  const int64_t launched = Now();
+  const bool sleepers = sleeping_.load(std::memory_order_seq_cst) > 0;
+  const bool worth = expected >= kWakeNs || (sleepers && EndsBurst(expected, launched));
+  if (worth && wanted_.load(std::memory_order_relaxed) < threads - 1) {
     wanted_.store(threads - 1, std::memory_order_relaxed);
   }
-  const bool woke = expected >= kWakeNs && sleeping_.load(std::memory_order_seq_cst) > 0 &&
-                    Wake(threads - 1, slot->cpu);
+  const bool woke = worth && sleepers && Wake(threads - 1, slot->cpu);
 
-  const int64_t begin = Now();
+  const int64_t begin = woke ? Now() : launched;
   const int done = RunPieces(slot, 0, false);
   const int64_t all_begun = Now();
   const int64_t own = all_begun - begin;
@@ -130,6 +134,16 @@ int WorkerPool::Run(const Work& work, int threads) {
   slot->taken.store(false, std::memory_order_release);
   launching_.fetch_sub(1, std::memory_order_relaxed);
   return status;
+}
+
+bool WorkerPool::EndsBurst(int64_t work, int64_t now) {
+  // What a worker would not have stayed awake for is another burst.
+  const bool goes_on = now - short_at_.load(std::memory_order_relaxed) < spin_ns_;
+  const int64_t sum = work + (goes_on ? short_ns_.load(std::memory_order_relaxed) : 0);
+  const bool ends = sum >= kBurstNs;
+  short_ns_.store(ends ? 0 : sum, std::memory_order_relaxed);
+  short_at_.store(now + work, std::memory_order_relaxed);
+  return ends;
 }
 
 void WorkerPool::NoteBalance(bool uneven) {

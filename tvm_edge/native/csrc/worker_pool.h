@@ -148,6 +148,8 @@ class WorkerPool {
   bool Wake(int wanted, int launching_cpu);
   bool LeaveSharedCpu(int number, int launching_cpu);
   cpu_set_t CpusInUse(int but_of, int launching_cpu) const;
+  /*! \brief Add a kernel to those that found workers asleep; whether they are worth waking now. */
+  bool EndsBurst(int64_t work, int64_t now);
   void NoteBalance(bool uneven);
   void Sleep(int number, uint32_t seen);
   void SitOut(int number, int64_t rest_ns);
@@ -170,6 +172,9 @@ class WorkerPool {
   std::atomic<int> wanted_{0};     // workers that launches since the last ExpectLaunches wanted
   std::atomic<bool> expected_{false};  // since then there was no launch
   std::atomic<int> uneven_{0};  // rises when a launch has to wait for a thread, or one for it
+
+  std::atomic<int64_t> short_ns_{0};  // work of short kernels in a row that found workers asleep
+  std::atomic<int64_t> short_at_{0};  // when the last of them was to end
 
   alignas(64) std::atomic<int64_t> launches_{0};
   std::atomic<int64_t> alone_{0};
