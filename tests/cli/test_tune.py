@@ -75,6 +75,7 @@ def test_layouts_of_a_device_that_is_elsewhere_need_a_board(
     assert not (tmp_path / "records").exists()
 
 
+@pytest.mark.full  # tests/tuning/test_tune.py does the same by Python
 def test_a_compilation_takes_what_was_tuned(
     invoke: Invoke, two_convolutions: Path, tmp_path: Path
 ) -> None:

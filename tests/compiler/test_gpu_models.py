@@ -104,6 +104,7 @@ def test_classifier_without_fallback(gpu: str) -> None:
     assert {p.device for p in report.placements if p.device} == {gpu} and report.copies == ()
 
 
+@pytest.mark.full  # faster_rcnn_head, below, is cut at more places
 def test_where_a_detector_is_cut(gpu: str) -> None:
     """The suppression alone on the CPU; what it found goes back, however much that is."""
     model = zoo.build("ssd_mobilenet_v1", **REDUCED["ssd_mobilenet_v1"])

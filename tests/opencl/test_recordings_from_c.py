@@ -40,16 +40,15 @@ def convolutions(*shape: int | str) -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def paths(device: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A network of fixed shape, and one whose pictures have any size."""
+def fixed(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of fixed shape."""
     if missing := tvm_edge.opencl.command_buffers()["missing"]:
         pytest.skip(missing)
-    folder = tmp_path_factory.mktemp("recordings")
-    models = {"fixed": convolutions(*SHAPE), "open": convolutions(1, 8, "h", "w")}
-    return {
-        name: tvm_edge.compile(model, "opencl", fallback="none").export(folder / f"{name}.tvme")
-        for name, model in models.items()
-    }
+    return exported(convolutions(*SHAPE), tmp_path_factory.mktemp("recordings"))
+
+
+def exported(model: onnx.ModelProto, folder: Path) -> Path:
+    return tvm_edge.compile(model, "opencl", fallback="none").export(folder / "recorded.tvme")
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +76,18 @@ def same_as_python(path: Path, shapes: list[tuple[int, ...]]) -> dict[str, int]:
     return last
 
 
-def test_runs_replay_what_the_first_recorded(process: Worker, paths: dict[str, Path]) -> None:
-    last = process(same_as_python, paths["fixed"], [SHAPE] * 4)
+def test_runs_replay_what_the_first_recorded(process: Worker, fixed: Path) -> None:
+    last = process(same_as_python, fixed, [SHAPE] * 4)
     assert last["replays"] >= 1 and last["launches"] < LAYERS
 
 
-def test_each_shape_has_its_recording(process: Worker, paths: dict[str, Path]) -> None:
+@pytest.mark.full  # tests/runtime/test_shape_recordings.py runs the same code by Python
+def test_each_shape_has_its_recording(process: Worker, device: Any, tmp_path: Path) -> None:
+    if missing := tvm_edge.opencl.command_buffers()["missing"]:
+        pytest.skip(missing)
+    path = exported(convolutions(1, 8, "h", "w"), tmp_path)
     small, large = (1, 8, 9, 5), (1, 8, 12, 17)
-    last = process(same_as_python, paths["open"], [small, small, large, large, small, large, small])
+    last = process(same_as_python, path, [small, small, large, large, small, large, small])
     assert last["replays"] >= 1 and last["launches"] < LAYERS
 
 
@@ -109,9 +112,9 @@ def gives_up(path: Path, functions: list[str]) -> list[str]:
     return said
 
 
-def test_a_driver_that_fails_to_record(process: Worker, paths: dict[str, Path]) -> None:
+def test_a_driver_that_fails_to_record(process: Worker, fixed: Path) -> None:
     functions = ["clFinalizeCommandBufferKHR", "clCommandNDRangeKernelKHR"]
-    (message,) = process(gives_up, paths["fixed"], functions)
+    (message,) = process(gives_up, fixed, functions)
     assert message.startswith("warning: kernels are launched one by one because recording them")
     assert "CL_INVALID_VALUE" in message and message.endswith("results are right")
 
@@ -132,8 +135,8 @@ def runs_out_of_memory(path: Path) -> tuple[int, str]:
     return caught.value.status, str(caught.value)
 
 
-def test_a_replay_without_memory(process: Worker, paths: dict[str, Path]) -> None:
-    status, message = process(runs_out_of_memory, paths["fixed"])
+def test_a_replay_without_memory(process: Worker, fixed: Path) -> None:
+    status, message = process(runs_out_of_memory, fixed)
     assert status == MEMORY and "recorded launches" in message
 
 
@@ -151,5 +154,5 @@ def by_threads(path: Path) -> None:
         assert all(pool.map(runs, range(4)))
 
 
-def test_threads(process: Worker, paths: dict[str, Path]) -> None:
-    process(by_threads, paths["fixed"])
+def test_threads(process: Worker, fixed: Path) -> None:
+    process(by_threads, fixed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,12 +15,7 @@ from tvm import rpc
 
 from tests.opencl import programs
 from tests.opencl.support import ROOT, child_environment, ramp
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.rpc.support import free_port
 
 
 @pytest.fixture(scope="module", params=["fork", "no-fork"])

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tvm_edge
+from tests.marks import in_full
 from tests.onnx_models import make_model, reference
 from tvm_edge.frontend import load_model
 from tvm_edge.ops.recurrence import RECURRENCE
@@ -64,7 +65,7 @@ def check(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [5, *in_full(1)])
 def test_one_kernel_runs_a_layer(batch: int) -> None:
     """A core has four sequences of a batch of five at a time, and then one."""
     model, inputs = network(batch), inputs_of(batch)

@@ -26,7 +26,7 @@ from tvm_edge.records import (
 )
 from tvm_edge.records.database import BEST
 
-PROCESSES, RECORDS, BATCH = 4, 160, 20
+PROCESSES, RECORDS, BATCH = 3, 80, 20
 
 WRITER = """
 import sys

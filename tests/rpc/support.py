@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import selectors
 import signal
 import socket
@@ -23,10 +25,20 @@ from tvm_edge.rpc.agent import Agent, Call, Upload
 __all__ = ["Board", "Proxy", "descendants", "free_port", "process", "silent", "tracker", "until"]
 
 
+# Processes of the tests begin at places of their own.
+_PORTS = itertools.count(101 * os.getpid())
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody has, below those that the system gives to connections.
+
+    One of the system's may be the end of another test's connection before a server takes it.
+    """
+    while True:
+        port = 10_240 + next(_PORTS) % 22_000
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def until(holds: Callable[[], Any]) -> Any:

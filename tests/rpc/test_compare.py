@@ -31,6 +31,7 @@ def nothing_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CompiledModel, "_run", run)
 
 
+@pytest.mark.full  # here by tests/workflow/test_compare.py, there in the tests below
 @pytest.mark.usefixtures("nothing_runs_here")
 def test_names_the_kernel_that_is_wrong_there(
     board: tvm_edge.Remote, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -46,6 +46,7 @@ def model() -> onnx.ModelProto:
     return network()
 
 
+@pytest.mark.full  # the run that is cut off is on two boards as well
 def test_a_run_on_two_boards(fleet: Boards, model: onnx.ModelProto, tmp_path: Path) -> None:
     result = tvm_edge.tune(
         model, "llvm", trials=8, tracker=fleet.tracker, key=KEY, tuning_logs=tmp_path

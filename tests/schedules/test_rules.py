@@ -36,11 +36,11 @@ def test_schedules_are_the_same_every_time() -> None:
 
 def test_scheduling_is_quick() -> None:
     kernels = kernels_of(network().model())
-    start = time.perf_counter()
+    start = time.thread_time()
     for kernel in kernels:
         schedule(kernel.func, AVX512)
-    # Some 20 ms a kernel; the bound leaves room for a busy machine.
-    assert (time.perf_counter() - start) / len(kernels) < 0.2
+    # Some 20 ms a kernel; what runs beside it on the machine is not counted.
+    assert (time.thread_time() - start) / len(kernels) < 0.2
 
 
 def test_rules_decide_by_structure_not_by_name() -> None:

@@ -197,25 +197,42 @@ class _Line:
             "ceil": tirx.ceil(position),
             "simple": tirx.Select(self.scale < 1, tirx.ceil(position), tirx.floor(position)),
         }[self.how.nearest]
-        return self.inside(index.astype("int64"))
+        return _inside(index.astype("int64"), self.old)
 
-    def inside(self, index: tirx.Expr) -> tirx.Expr:
-        """Repeat the border's elements outside."""
-        return tirx.max(tirx.min(index, self.old - 1), tirx.const(0, "int64"))
-
-    def tap(self, y: tirx.Expr, number: tirx.Expr | int, kind: str) -> tuple[tirx.Expr, tirx.Expr]:
+    def tap(
+        self, position: tirx.Expr, number: tirx.Expr | int, kind: str
+    ) -> tuple[tirx.Expr, tirx.Expr]:
         """Return index and weight, in `kind`, of the element `number` from the one on the left."""
-        position = self.held(y)
-        index = tirx.ceil(position).astype("int64") - 1 + number
-        distance = index.astype(kind) - position.astype(kind)
+        scale = None
         if self.how.antialias:
             one = tirx.const(1, "float32")
-            distance = distance * tirx.Select(self.scale < one, self.scale, one).astype(kind)
-        weight = _weight(distance, self.how, kind)
-        if self.how.exclude_outside:
-            within = tirx.all(index >= 0, index < self.old)
-            weight = tirx.Select(within, weight, tirx.const(0, kind))
-        return self.inside(index), weight
+            scale = tirx.Select(self.scale < one, self.scale, one)
+        return _tap(position, number, self.how, self.old, kind, scale)
+
+
+def _inside(index: tirx.Expr, old: tirx.Expr) -> tirx.Expr:
+    """Repeat the border's elements outside."""
+    return tirx.max(tirx.min(index, old - 1), tirx.const(0, "int64"))
+
+
+def _tap(
+    position: tirx.Expr,
+    number: tirx.Expr | int,
+    how: Filter,
+    old: tirx.Expr,
+    kind: str,
+    narrowed: tirx.Expr | None = None,
+) -> tuple[tirx.Expr, tirx.Expr]:
+    """Return index and weight of an element near a position; a scale narrows the distance."""
+    index = tirx.ceil(position).astype("int64") - 1 + number
+    distance = index.astype(kind) - position.astype(kind)
+    if narrowed is not None:
+        distance = distance * narrowed.astype(kind)
+    weight = _weight(distance, how, kind)
+    if how.exclude_outside:
+        within = tirx.all(index >= 0, index < old)
+        weight = tirx.Select(within, weight, tirx.const(0, kind))
+    return _inside(index, old), weight
 
 
 def _weight(distance: tirx.Expr, how: Filter, kind: str) -> tirx.Expr:
@@ -262,28 +279,45 @@ def _resize_axis(
 
         return _emit(bb, nearest, "resize", x, *tables, numbers)
 
+    positions = _positions(bb, axis, settings)
     if how.antialias:
-        return _by_loop(bb, x, axis, settings)
+        return _by_loop(bb, x, positions, axis, settings)
     reach = _REACH[how.mode]
     offsets = range(1 - reach, 1 + reach)
 
-    def interpolated(data: te.Tensor, *operands: Any) -> te.Tensor:
-        line = _Line(axis, how, operands[-1], operands[:-1])
-
+    def interpolated(data: te.Tensor, positions: te.Tensor, old: tirx.Expr) -> te.Tensor:
         def element(*i: Any) -> tirx.Expr:
-            taps = [line.tap(i[at], offset, kind) for offset in offsets]
+            taps = [_tap(positions(i[at]), offset, how, old, kind) for offset in offsets]
             total = _sum([w * data(*replaced(i, place)).astype(kind) for place, w in taps])
             if how.exclude_outside:
                 total = total / _sum([weight for _, weight in taps])
             return total.astype(dtype)
 
-        return te.compute(replaced(data.shape, line.new), element, name="resized")
+        return te.compute(replaced(data.shape, positions.shape[0]), element, name="resized")
 
-    return _emit(bb, interpolated, "resize", x, *tables, numbers)
+    return _emit(bb, interpolated, "resize", x, positions, numbers[0])
+
+
+def _positions(bb: relax.BlockBuilder, axis: ResizedAxis, settings: _Settings) -> relax.Expr:
+    """Return where each element along an axis comes from.
+
+    A kernel of its own: each weight reads a position several times, and TVM simplifies what stands
+    in an index again and again. Cubic kernels took seven seconds to compile.
+    """
+
+    def positions(*operands: Any) -> te.Tensor:
+        line = _Line(axis, settings.how, operands[-1], operands[:-1])
+        return te.compute((line.new,), line.held, name="positions")
+
+    return _emit(bb, positions, "positions", *_tables(axis, settings), _numbers(axis))
 
 
 def _by_loop(
-    bb: relax.BlockBuilder, x: relax.Expr, axis: ResizedAxis, settings: _Settings
+    bb: relax.BlockBuilder,
+    x: relax.Expr,
+    positions: relax.Expr,
+    axis: ResizedAxis,
+    settings: _Settings,
 ) -> relax.Expr:
     """Sum as many elements as the widened filter reaches, and divide by the sum of weights."""
     how, at, dtype = settings.how, axis.number, str(x.ty.dtype)
@@ -292,29 +326,29 @@ def _by_loop(
     half = _half_of_taps(bb, axis, settings)
     rank = x.ty.ndim
 
-    def weights(*operands: Any) -> te.Tensor:
+    def weights(places: te.Tensor, *operands: Any) -> te.Tensor:
         line, half = _Line(axis, how, operands[-2], operands[:-2]), operands[-1]
         k = te.reduce_axis((0, 2 * half), name="k")
         return te.compute(
             (line.new,),
-            lambda y: te.sum(line.tap(y, k + 1 - half, kind)[1], axis=k),
+            lambda y: te.sum(line.tap(places(y), k + 1 - half, kind)[1], axis=k),
             name="weights",
         )
 
-    def weighted(data: te.Tensor, *operands: Any) -> te.Tensor:
+    def weighted(data: te.Tensor, places: te.Tensor, *operands: Any) -> te.Tensor:
         line, half = _Line(axis, how, operands[-2], operands[:-2]), operands[-1]
         k = te.reduce_axis((0, 2 * half), name="k")
 
         def element(*i: Any) -> tirx.Expr:
-            place, weight = line.tap(i[at], k + 1 - half, kind)
+            place, weight = line.tap(places(i[at]), k + 1 - half, kind)
             index = [place if j == at else each for j, each in enumerate(i)]
             return te.sum(weight * data(*index).astype(kind), axis=k)
 
         shape = [line.new if j == at else length for j, length in enumerate(data.shape)]
         return te.compute(shape, element, name="resized")
 
-    total = _emit(bb, weights, "weights", *tables, numbers, half)
-    made = _emit(bb, weighted, "resize", x, *tables, numbers, half)
+    total = _emit(bb, weights, "weights", positions, *tables, numbers, half)
+    made = _emit(bb, weighted, "resize", x, positions, *tables, numbers, half)
     total = bb.emit(relax.op.expand_dims(total, [j for j in range(rank) if j != at]))
     made = bb.emit(relax.op.divide(made, total))
     return made if kind == dtype else bb.emit(relax.op.astype(made, dtype))
