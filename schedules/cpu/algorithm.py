@@ -24,6 +24,13 @@ __all__ = [
 
 _MIN_BLOCK = 4
 
+# By m the time of a product, and of the transforms of an element of a tile, in direct multiply-adds
+# of the type. Transforms are float32, and with them those products of float16 whose errors would be
+# too large (:mod:`tvm_edge.schedules.cpu.winograd`).
+_WINOGRAD = {2: (1, 24), 4: (1, 24)}
+_PAIRS_WINOGRAD = {2: (1, 48), 4: (1, 48)}
+_FLOAT16_WINOGRAD = {2: (1, 24), 4: (2, 48)}
+
 
 def block_sizes(spec: DeviceSpec, dtype: str = "float32") -> tuple[int, ...]:
     """Channels in a block: a vector register, half a register and two of them."""
@@ -71,25 +78,26 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     if workload.is_bytes:
         return choose_int8(workload, spec)
     halves = workload.dtype == "float16"
-    block = spec.lanes()
-    if halves and input_block(workload, spec.lanes(2)):
-        block = spec.lanes(2)
-    if not input_block(workload, block):
+    sizes = (spec.lanes(2), spec.lanes()) if halves else (spec.lanes(),)
+    block = next((size for size in sizes if input_block(workload, size)), 0)
+    if not block:
         return ConvConfig("plain")
     if not winograd or not winograd_applies(workload) or workload.channels < block:
+        return ConvConfig("direct", block)
+    if input_block(workload, block) < block:
         return ConvConfig("direct", block)
     lines, columns = workload.output
     # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
-    # Vectors of float16 have twice the elements; Winograd's products, in float32, widen filters.
-    direct = 3.0 if halves and block == spec.lanes(2) else 9.0
-    best, best_cost = 0, workload.batch * direct * lines * columns + 9 * read
-    # Transforms are float32: as many products of pairs take half the time.
-    own = 48 if multiplies_pairs(workload, spec) else 24
-    transforms = own * (1 / workload.channels + 1 / filled(workload.filters, block))
-    for m in (2, 4):
+    best, best_cost = 0, workload.batch * 9 * lines * columns + 9 * read
+    shared = 1 / workload.channels + 1 / filled(workload.filters, block)
+    if halves:
+        costs = _FLOAT16_WINOGRAD
+    else:
+        costs = _PAIRS_WINOGRAD if multiplies_pairs(workload, spec) else _WINOGRAD
+    for m, (product, transforms) in costs.items():
         tiles = workload.batch * -(-lines // m) * -(-columns // m)
-        cost = (m + 2) ** 2 * (tiles * (1 + transforms) + read)
+        cost = (m + 2) ** 2 * (tiles * (product + transforms * shared) + read)
         if cost < best_cost:
             best, best_cost = m, cost
     return ConvConfig("winograd", block, best) if best else ConvConfig("direct", block)
@@ -135,6 +143,7 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
     lines, columns = workload.output
     tiles = workload.batch * -(-lines // m) * -(-columns // m)
     channels, filters = filled(workload.channels, block), filled(workload.filters, block)
+    in_float16 = _stored(workload) == 2 and m == 2
     return Tile(
         outer=(m + 2) ** 2,
         blocks=filters // block,
@@ -146,8 +155,9 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
         image_bytes=4 * channels * tiles,
         filter_bytes=_stored(workload) * filters * channels,
         lanes=block,
+        element=2 if in_float16 else 4,
         padded=False,
-        widened=_stored(workload) == 2,
+        widened=_stored(workload) == 2 and not in_float16,
     )
 
 

@@ -8,7 +8,7 @@ accumulators of float32: by how much a result is wrong does not grow with the ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant, uses
 from tvm_edge.schedules.analysis import divisors
 from tvm_edge.schedules.base import PRECISION
+from tvm_edge.schedules.cpu.float16_accumulators import Accumulators
 from tvm_edge.schedules.cpu.retile import mapped, with_root
 from tvm_edge.schedules.float16 import as_stored, as_word, of_word, widened
 
@@ -28,9 +29,12 @@ __all__ = [
     "IN_FLOAT16",
     "LONGEST",
     "accumulate_runs",
+    "can_run",
+    "fills_float16",
     "has_runs",
     "multiplies_float16",
     "read_float16",
+    "round_float16",
     "split_runs",
 ]
 
@@ -49,6 +53,15 @@ def multiplies_float16(func: tirx.PrimFunc, spec: DeviceSpec) -> bool:
     return asked and spec.float16
 
 
+def fills_float16(lanes: int, spec: DeviceSpec) -> bool:
+    """Return whether blocks of so many channels are worth vectors of float16.
+
+    Arm's elements are those of whole vectors; on x86 half a vector of float16 has no less lanes
+    than a whole one of float32.
+    """
+    return lanes % spec.lanes(2 if spec.multiplies_by_element else 4) == 0
+
+
 def split_runs(sch: Schedule, block: SBlockRV) -> bool:
     """Have :func:`accumulate_runs` add the products of a reduction up in runs.
 
@@ -57,10 +70,18 @@ def split_runs(sch: Schedule, block: SBlockRV) -> bool:
     bool
         Whether its operands are of float16, as they are stored.
     """
-    if _products(sch.get(block)) is None:
+    if _reduced(sch.get(block)) is None:
         return False
     sch.annotate(block, _RUNS, LONGEST)
     return True
+
+
+def can_run(block: s_tir.SBlock) -> bool:
+    """Return whether a reduction adds up products, or is a bound, whatever the type."""
+    value = block.body.value if isinstance(block.body, tirx.BufferStore) else None
+    if isinstance(value, tirx.Add):
+        return isinstance(value.b, tirx.Mul)
+    return isinstance(value, (tirx.Max, tirx.Min))
 
 
 def has_runs(block: s_tir.SBlock) -> bool:
@@ -69,15 +90,24 @@ def has_runs(block: s_tir.SBlock) -> bool:
 
 
 def read_float16(
-    sch: Schedule, block: SBlockRV, stage: SBlockRV | None, spec: DeviceSpec
+    sch: Schedule, block: SBlockRV, stage: SBlockRV | None, *, words: bool
 ) -> SBlockRV | None:
     """Have a reduction read its image in float16: the one that is stored, or a copy.
 
-    Arm's instructions multiply by an element of a vector. On x86 a number of 16 bits goes into all
-    lanes by a shuffle, on a port that multiplies as well, and one of 32 bits by the load alone: the
-    copy has each number twice, as a word.
+    Parameters
+    ----------
+    sch : Schedule
+    block, stage : SBlockRV
+        The reduction, and the block that makes a copy for it, if one does.
+    words : bool
+        Whether numbers are broadcast on x86. One of 16 bits goes into all lanes by a shuffle, on a
+        port that multiplies as well, and one of 32 bits by the load alone: the copy has each number
+        twice, as a word.
 
-    Returns the block that makes the copy, if there still is one.
+    Returns
+    -------
+    SBlockRV or None
+        The block that makes the copy, if there still is one.
     """
     if stage is None:
         return None
@@ -85,7 +115,7 @@ def read_float16(
     value = as_stored(store.value)
     if value is None:
         return stage
-    if not spec.multiplies_by_element:
+    if words:
         sch.unsafe_set_dtype(stage, 0, "uint32")
         sch.annotate(stage, _WORDS, 1)
         return stage
@@ -99,16 +129,29 @@ def read_float16(
     return stage
 
 
-def _products(block: s_tir.SBlock) -> tuple[tirx.Expr, tirx.Expr] | None:
-    """Return the factors of a sum of products of float16, as float16."""
+def round_float16(sch: Schedule, block: SBlockRV, *, words: bool) -> None:
+    """Have a block round what it calculates, for a reduction that reads it in float16.
+
+    Parameters are those of :func:`read_float16`.
+    """
+    sch.unsafe_set_dtype(block, 0, "uint32" if words else "float16")
+    if words:
+        sch.annotate(block, _WORDS, 1)
+
+
+def _reduced(block: s_tir.SBlock) -> Callable[[tirx.Expr], tirx.Expr] | None:
+    """Return what a reduction of float16 makes of an accumulator, in float16."""
     store = block.body
-    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
+    if not isinstance(store, tirx.BufferStore) or str(store.buffer.dtype) != "float32":
         return None
-    product = store.value.b
-    if not isinstance(product, tirx.Mul) or str(store.buffer.dtype) != "float32":
+    value = store.value
+    if isinstance(value, (tirx.Max, tirx.Min)):
+        bound, kind = as_stored(value.b), type(value)
+        return None if bound is None else lambda own: kind(own, bound)
+    if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.Mul):
         return None
-    left, right = _factor(product.a), _factor(product.b)
-    return None if left is None or right is None else (left, right)
+    left, right = _factor(value.b.a), _factor(value.b.b)
+    return None if left is None or right is None else lambda own: own + left * right
 
 
 def _factor(value: tirx.Expr) -> tirx.Expr | None:
@@ -120,6 +163,9 @@ def _factor(value: tirx.Expr) -> tirx.Expr | None:
 def accumulate_runs(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Add products up in float16 in blocks that :func:`split_runs` has marked.
 
+    Where a run is the whole reduction its accumulators are float16 alone, and what follows them is
+    calculated in float16 if that are sums and bounds.
+
     Parameters
     ----------
     func : PrimFunc
@@ -128,28 +174,41 @@ def accumulate_runs(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
-    runs: list[_Run] = []
+    runs = _runs_in(func)
+    if not runs:
+        return func
+    whole = Accumulators({run.total: run.partial for run in runs if run.is_whole})
 
     def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
-        if not has_runs(node.block):
-            return _stored(node)
-        if _products(node.block) is None:  # its initialisation
-            return node
-        run = _run_of(node, loops)
-        runs.append(run)
-        return run.in_float16()
+        for run in runs:
+            if run.node.block.same_as(node.block):
+                return run.in_float16()
+        return whole.used_by(_stored(node))
 
     def change(loop: tirx.For) -> tirx.Stmt:
         for run in runs:
-            if run.first.loop_var.same_as(loop.loop_var):
+            if not run.is_whole and run.first.loop_var.same_as(loop.loop_var):
                 return run.split(loop)
         return loop
 
     body = mapped(func.body.block.body, (), realize, change)
-    if not runs:
-        return func
-    buffers = [*func.body.block.alloc_buffers, *(run.partial for run in runs)]
-    return with_root(func, body, buffers).with_attr(IN_FLOAT16, True)
+    own = [b for b in func.body.block.alloc_buffers if b not in whole]
+    partial = list(dict.fromkeys(run.partial for run in runs))
+    return with_root(func, body, [*own, *partial]).with_attr(IN_FLOAT16, True)
+
+
+def _runs_in(func: tirx.PrimFunc) -> list[_Run]:
+    """Return the runs of a function; those of the same accumulators share them in float16, too."""
+    runs: list[_Run] = []
+
+    def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
+        if has_runs(node.block) and _reduced(node.block) is not None:  # not its initialisation
+            known = [run.partial for run in runs if run.total.same_as(node.block.body.buffer)]
+            runs.append(_run_of(node, loops, *known[:1]))
+        return node
+
+    mapped(func.body.block.body, (), realize, lambda loop: loop)
+    return runs
 
 
 @dataclass(frozen=True)
@@ -168,6 +227,8 @@ class _Run:
         Loops inside of it over the accumulators.
     partial : Buffer
         Accumulators in float16.
+    is_whole : bool
+        Whether it is all of the reduction.
     """
 
     node: s_tir.SBlockRealize
@@ -175,14 +236,20 @@ class _Run:
     length: int
     tile: Sequence[tirx.For]
     partial: tirx.Buffer
+    is_whole: bool
+
+    @property
+    def total(self) -> tirx.Buffer:
+        """Return the accumulators in float32."""
+        return self.node.block.body.buffer
 
     def in_float16(self) -> s_tir.SBlockRealize:
         """Return the reduction, added up in float16."""
         block, store = self.node.block, self.node.block.body
-        factors = _products(block)
-        assert factors is not None, "it has been looked at"
-        own = tirx.BufferLoad(self.partial, store.indices)
-        body = tirx.BufferStore(self.partial, own + factors[0] * factors[1], store.indices)
+        reduced = _reduced(block)
+        assert reduced is not None, "it has been looked at"
+        value = reduced(tirx.BufferLoad(self.partial, store.indices))
+        body = tirx.BufferStore(self.partial, value, store.indices)
         reads = [self._region(region) for region in block.reads]
         writes = [self._region(region) for region in block.writes]
         made = s_tir.SBlock(block.iter_vars, reads, writes, block.name_hint, body)
@@ -202,8 +269,7 @@ class _Run:
         return tirx.For(outer, zero, tirx.const(count, index.ty.dtype), loop.kind, whole)
 
     def _between(self, steps: tirx.Stmt) -> tirx.Stmt:
-        store = self.node.block.body
-        total = store.buffer
+        total = self.total
 
         def begin(indices: Sequence[tirx.Expr]) -> tirx.BufferStore:
             return tirx.BufferStore(self.partial, tirx.const(0, "float16"), indices)
@@ -241,13 +307,18 @@ class _Run:
         return stmt
 
     def _region(self, region: ir.TensorRegion) -> ir.TensorRegion:
-        if not region.source.same_as(self.node.block.body.buffer):
+        if not region.source.same_as(self.total):
             return region
         return tirx.BufferRegion(self.partial, region.region)
 
 
-def _run_of(node: s_tir.SBlockRealize, loops: Sequence[tirx.For]) -> _Run:
-    """Choose where a run begins: as far outside as its length allows."""
+def _run_of(
+    node: s_tir.SBlockRealize, loops: Sequence[tirx.For], known: tirx.Buffer | None = None
+) -> _Run:
+    """Choose where a run begins: as far outside as its length allows.
+
+    `known` are accumulators in float16 that it has already.
+    """
     sums = [
         value
         for var, value in zip(node.block.iter_vars, node.iter_values, strict=True)
@@ -265,23 +336,25 @@ def _run_of(node: s_tir.SBlockRealize, loops: Sequence[tirx.For]) -> _Run:
             break
     inside = loops[[each.same_as(first) for each in loops].index(True) + 1 :]
     tile = [loop for loop in inside if not any(loop.same_as(step) for step in steps)]
-    accumulators = node.block.body.buffer
-    name, shape = f"{accumulators.name}_float16", accumulators.shape
-    partial = tirx.decl_buffer(shape, "float16", name, scope="local", layout=None)
-    return _Run(node, first, length, tile, partial)
+    total = node.block.body.buffer
+    name = f"{total.name}_float16"
+    partial = known or tirx.decl_buffer(total.shape, "float16", name, scope="local", layout=None)
+    is_whole = first.same_as(steps[0]) and length == constant(first.extent)
+    return _Run(node, first, length, tile, partial, is_whole)
 
 
 def _stored(node: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
-    """Return a block that stores a float16 as it is where it was widened and rounded again."""
+    """Return a block that stores a float16 as it is where it was widened and rounded again.
+
+    Or as a word, maybe one that it calculates.
+    """
     block, store = node.block, node.block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Cast):
         return node
     value = as_stored(store.value.value)
-    if value is None:
-        return node
     if _WORDS in block.annotations:
-        value = as_word(value)
-    elif str(store.buffer.dtype) != "float16":
+        value = as_word(tirx.Cast("float16", store.value.value) if value is None else value)
+    elif value is None or str(store.buffer.dtype) != "float16":
         return node
     made = s_tir.SBlock(
         block.iter_vars,
