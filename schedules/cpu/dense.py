@@ -260,7 +260,7 @@ def _schedule_stripes(
 def _lanes(sch: Schedule, block: SBlockRV, reduction: Sequence[LoopRV], spec: DeviceSpec) -> int:
     """Return the lanes of a product's vectors, which are float16 if that is asked for."""
     exact = prod(extent(sch, loop) or 0 for loop in reduction) % _ROWS == 0
-    if exact and multiplies_float16(sch.mod["main"], spec) and split_runs(sch, block):
+    if exact and multiplies_float16(sch.mod["main"], spec) and split_runs(sch, block, _ROWS):
         return spec.lanes(2)
     return lanes_of(sch.get(block), spec)
 

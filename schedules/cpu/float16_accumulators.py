@@ -16,9 +16,9 @@ from tvm_edge.schedules.float16 import rounded, widened
 __all__ = ["Accumulators"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Max, tirx.Min)
-"""Products may be beyond float16 where their results are not: ``x * clip(x + 3, 0, 6) / 6``."""
+"""Sums and bounds: products may be beyond float16 where results are not (hard swish)."""
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
-"""Of bounds that keep what is no number."""
+"""Comparisons of bounds that keep what is no number."""
 
 
 class Accumulators:

@@ -25,8 +25,8 @@ from tvm_edge.lowering import cpu_pipeline
 Array = NDArray[Any]
 
 HALVES = tuple(replace(spec, float16=True, float16_vectors=True) for spec in SPECS)
-ERROR = 2.2e-3
-"""Root mean square, of the results': some eight roundings of 2**-12 in a sum of 128 products."""
+ERROR = 1e-3
+"""Root mean square, of the results': some three roundings of 2**-12."""
 
 
 def halves(*shape: int, scale: float = 1.0) -> Array:
@@ -108,7 +108,7 @@ def test_what_follows_a_short_sum_is_as_exact(spec: DeviceSpec) -> None:
     clipped = compiled.model.run({"x": x, "z": z})["clipped"]
     assert clipped.min() == low
     assert clipped.max() == high
-    assert rms(clipped - expected) / rms(expected) < ERROR / 2
+    assert rms(clipped - expected) / rms(expected) < ERROR
 
 
 def test_blocks_of_half_a_vector() -> None:
@@ -146,20 +146,22 @@ def test_depthwise_windows(spec: DeviceSpec, case: str) -> None:
     given = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1]} | attrs
     expected = exact(x, w, **given)
     error = rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected)
-    assert 3e-5 < error < ERROR / 2, (case, error)
+    assert 3e-5 < error < ERROR, (case, error)
     assert compiled.rules_of("conv") == {"window_blocked"}
     assert compiled.report.precision is not None
     assert compiled.report.precision.float16_kernels == 1
 
 
+@pytest.mark.parametrize("size", [3, 13])
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
-def test_maxima_are_exact(spec: DeviceSpec) -> None:
+def test_maxima_are_exact(spec: DeviceSpec, size: int) -> None:
     """In float16, between products; the padding is below the lowest number."""
+    pads = size // 2
     x, v, w = -abs(halves(1, 64, 7, 7)), halves(64, 64, 1, 1), np.eye(64, dtype="f4")
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["r"], name="first"),
         helper.make_node(
-            "MaxPool", ["r"], ["m"], name="pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+            "MaxPool", ["r"], ["m"], name="pool", kernel_shape=[size] * 2, pads=[pads] * 4
         ),
         helper.make_node("Conv", ["m", "w"], ["y"], name="second"),
     ]
@@ -167,8 +169,9 @@ def test_maxima_are_exact(spec: DeviceSpec) -> None:
     both = make_model(nodes, {"x": x.shape}, ["r", "y"], values)
     compiled = compile_as(both, spec, direct, "float16")
     made = compiled.model.run({"x": x})
-    rounded = np.pad(made["r"], ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
-    tiles = np.lib.stride_tricks.sliding_window_view(rounded, (3, 3), axis=(2, 3))
+    around = ((0, 0), (0, 0), (pads, pads), (pads, pads))
+    rounded = np.pad(made["r"], around, constant_values=-np.inf)
+    tiles = np.lib.stride_tricks.sliding_window_view(rounded, (size, size), axis=(2, 3))
     np.testing.assert_array_equal(made["y"], tiles.max(axis=(4, 5)).astype("f2").astype("f4"))
     assert compiled.report.precision is not None
     assert compiled.report.precision.float16_kernels == 3
@@ -183,7 +186,7 @@ def test_winograd_products(spec: DeviceSpec) -> None:
     """Those of tiles of 2 x 2; of 4 x 4 they are float32, as their error would be four times it."""
     x, w = halves(1, 160, 9, 11), halves(64, 160, 3, 3)
     expected = exact(x, w, [1] * 4, [1, 1], [1, 1], 1)
-    for m, least, most in ((2, 3e-4, 1.2 * ERROR), (4, 0.0, ERROR)):
+    for m, least, most in ((2, 6e-4, 2 * ERROR), (4, 0.0, 1.2 * ERROR)):
         compiled = compile_as(model(x.shape, w, pads=[1] * 4), spec, winograd(m), "float16")
         assert least < rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected) < most
         assert compiled.rules_of("conv") == {"winograd"}
