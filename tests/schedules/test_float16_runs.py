@@ -60,7 +60,7 @@ def rms(value: Array) -> float:
     return float(np.sqrt(np.mean(np.square(value))))
 
 
-CASES = {
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "pointwise": ((1, 384, 5, 7), (64, 384, 1, 1), {}),
     "window": ((2, 96, 9, 7), (64, 96, 3, 3), {"pads": [1, 1, 1, 1]}),
     "strided": ((1, 32, 15, 13), (96, 32, 5, 3), {"pads": [2, 1, 1, 0], "strides": [2, 2]}),
@@ -129,7 +129,7 @@ def test_blocks_of_half_a_vector() -> None:
     assert not [kernel.name for kernel in compiled.report.kernels if "repack" in kernel.name]
 
 
-WINDOWS = {
+WINDOWS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "same": ((1, 64, 9, 11), (64, 1, 3, 3), {"pads": [1] * 4}),
     "strided": ((2, 96, 12, 9), (96, 1, 5, 5), {"pads": [2] * 4, "strides": [2, 2]}),
     "inside": ((1, 32, 8, 8), (32, 1, 3, 3), {}),
