@@ -78,7 +78,7 @@ def test_sums_are_as_exact_as_those_of_a_run(spec: DeviceSpec, case: str) -> Non
     image, filters, attrs = CASES[case]
     x, w = halves(*image), halves(*filters)
     compiled = compile_as(model(image, w, **attrs), spec, direct, "float16")
-    given = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1} | attrs
+    given: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1} | attrs
     expected = exact(x, w, **given)
     error = rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected)
     # Added up in float32 they would be right to 1e-6.
