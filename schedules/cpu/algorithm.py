@@ -24,13 +24,6 @@ __all__ = [
 
 _MIN_BLOCK = 4
 
-# By m the time of a product, and of the transforms of an element of a tile, in direct multiply-adds
-# of the type. Transforms are float32, and with them those products of float16 whose errors would be
-# too large (:mod:`tvm_edge.schedules.cpu.winograd`).
-_WINOGRAD = {2: (1, 24), 4: (1, 24)}
-_PAIRS_WINOGRAD = {2: (1, 48), 4: (1, 48)}
-_FLOAT16_WINOGRAD = {2: (1, 24), 4: (2, 48)}
-
 
 def block_sizes(spec: DeviceSpec, dtype: str = "float32") -> tuple[int, ...]:
     """Channels in a block: a vector register, half a register and two of them."""
@@ -90,14 +83,12 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
     best, best_cost = 0, workload.batch * 9 * lines * columns + 9 * read
-    shared = 1 / workload.channels + 1 / filled(workload.filters, block)
-    if halves:
-        costs = _FLOAT16_WINOGRAD
-    else:
-        costs = _PAIRS_WINOGRAD if multiplies_pairs(workload, spec) else _WINOGRAD
-    for m, (product, transforms) in costs.items():
+    # Transforms are float32: as many products of float16, or of pairs, take half the time.
+    own = 48 if halves or multiplies_pairs(workload, spec) else 24
+    transforms = own * (1 / workload.channels + 1 / filled(workload.filters, block))
+    for m in (2, 4):
         tiles = workload.batch * -(-lines // m) * -(-columns // m)
-        cost = (m + 2) ** 2 * (tiles * (product + transforms * shared) + read)
+        cost = (m + 2) ** 2 * (tiles * (1 + transforms) + read)
         if cost < best_cost:
             best, best_cost = m, cost
     return ConvConfig("winograd", block, best) if best else ConvConfig("direct", block)
@@ -143,7 +134,6 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
     lines, columns = workload.output
     tiles = workload.batch * -(-lines // m) * -(-columns // m)
     channels, filters = filled(workload.channels, block), filled(workload.filters, block)
-    in_float16 = _stored(workload) == 2 and m == 2
     return Tile(
         outer=(m + 2) ** 2,
         blocks=filters // block,
@@ -155,9 +145,8 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
         image_bytes=4 * channels * tiles,
         filter_bytes=_stored(workload) * filters * channels,
         lanes=block,
-        element=2 if in_float16 else 4,
+        element=_stored(workload),
         padded=False,
-        widened=_stored(workload) == 2 and not in_float16,
     )
 
 

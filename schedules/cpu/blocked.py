@@ -28,6 +28,7 @@ from tvm_edge.schedules.cpu.float16_runs import (
     has_runs,
     multiplies_float16,
     read_float16,
+    run_length,
     split_runs,
 )
 from tvm_edge.schedules.cpu.loops import (
@@ -197,7 +198,7 @@ def _in_float16(
     words = not spec.multiplies_by_element
     stage = read_float16(conv.sch, conv.block, conv.stage, words=words)
     conv, size = replace(conv, stage=stage), replace(size, padded=stage is not None)
-    if not split_runs(conv.sch, conv.block):
+    if not split_runs(conv.sch, conv.block, run_length(spec)):
         return conv, size
     return conv, replace(size, widened=False, element=2)
 

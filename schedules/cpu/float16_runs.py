@@ -28,6 +28,7 @@ __all__ = [
     "read_float16",
     "reduced_in_float16",
     "round_float16",
+    "run_length",
     "split_runs",
     "stored_in_float16",
 ]
@@ -59,8 +60,19 @@ def fills_float16(lanes: int, spec: DeviceSpec) -> bool:
     return lanes % spec.lanes(2 if spec.multiplies_by_element else 4) == 0
 
 
-def split_runs(sch: Schedule, block: SBlockRV, short: int | None = None) -> bool:
-    """Have the products of a reduction added up in runs of `short`, and of :data:`LONGEST`.
+def run_length(spec: DeviceSpec) -> int:
+    """Return the products of a dense convolution that are added up one by one.
+
+    NEON has a quarter of x86's lanes: to add to what is not in registers takes it a quarter more
+    instructions with runs of 16 (counted by ``arm_mca``), and an eighth with runs of 32.
+    """
+    return 2 * SHORT if spec.multiplies_by_element else SHORT
+
+
+def split_runs(sch: Schedule, block: SBlockRV, short: int = 0) -> bool:
+    """Have the products of a reduction added up in runs.
+
+    Of `short` products, and not :data:`SHORT`, where that is not 0.
 
     Returns
     -------

@@ -78,7 +78,12 @@ def test_sums_are_as_exact_as_those_of_a_run(spec: DeviceSpec, case: str) -> Non
     image, filters, attrs = CASES[case]
     x, w = halves(*image), halves(*filters)
     compiled = compile_as(model(image, w, **attrs), spec, direct, "float16")
-    given: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1} | attrs
+    given: dict[str, Any] = {
+        "pads": [0] * 4,
+        "strides": [1, 1],
+        "dilations": [1, 1],
+        "group": 1,
+    } | attrs
     expected = exact(x, w, **given)
     error = rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected)
     # Added up in float32 they would be right to 1e-6.
@@ -123,7 +128,8 @@ def test_blocks_of_half_a_vector() -> None:
     )
     plain = ([0] * 4, [1, 1], [1, 1], 1)
     expected = exact(exact(x, v, *plain), w, *plain)
-    assert 3e-5 < rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected) < ERROR
+    error = rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected)
+    assert 3e-5 < error < 1.5 * ERROR
     assert compiled.report.precision is not None
     assert compiled.report.precision.float16_kernels == 2
     assert not [kernel.name for kernel in compiled.report.kernels if "repack" in kernel.name]
@@ -183,15 +189,16 @@ def winograd(m: int) -> Any:
 
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
 def test_winograd_products(spec: DeviceSpec) -> None:
-    """Those of tiles of 2 x 2; of 4 x 4 they are float32, as their error would be four times it."""
+    """Their error grows with the tile; elements near the largest number do not overflow."""
     x, w = halves(1, 160, 9, 11), halves(64, 160, 3, 3)
+    x, w = 8e3 * x, w / 256
     expected = exact(x, w, [1] * 4, [1, 1], [1, 1], 1)
-    for m, least, most in ((2, 6e-4, 2 * ERROR), (4, 0.0, 1.2 * ERROR)):
+    for m, most in ((2, 2 * ERROR), (4, 5 * ERROR)):
         compiled = compile_as(model(x.shape, w, pads=[1] * 4), spec, winograd(m), "float16")
-        assert least < rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected) < most
+        assert 6e-4 < rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected) < most
         assert compiled.rules_of("conv") == {"winograd"}
         assert compiled.report.precision is not None
-        assert compiled.report.precision.float16_kernels == (m == 2)
+        assert compiled.report.precision.float16_kernels == 1
 
 
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
