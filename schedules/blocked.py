@@ -68,14 +68,17 @@ def input_block(workload: ConvWorkload, block: int) -> int:
     """Channels in a block of the image that a convolution reads; 0 if blocks do not fit it.
 
     Channels are filled up to whole blocks by at most half as many again. Images of few channels
-    are read one by one: packing them would mostly add zeros.
+    are read one by one: packing them would mostly add zeros. Those of float16 may be in blocks of
+    half the size, as convolutions of so many filters leave them.
     """
     if not fills(workload.filters, block):
         return 0
     if workload.groups == 1 and workload.channels <= _FEW_CHANNELS:
         return 1
     if workload.depthwise or workload.groups == 1:
-        return block if fills(workload.channels, block) else 0
+        narrow = workload.dtype == "float16" and not workload.depthwise
+        sizes = (block, block // 2) if narrow else (block,)
+        return next((size for size in sizes if fills(workload.channels, size)), 0)
     own = (workload.channels // workload.groups, workload.filters // workload.groups)
     return block if all(channels % block == 0 for channels in own) else 0
 

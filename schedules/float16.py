@@ -24,6 +24,7 @@ __all__ = [
     "as_word",
     "is_half",
     "of_word",
+    "rounded",
     "stored",
     "widened",
 ]
@@ -36,6 +37,8 @@ STORED = "tvm_edge.stored"
 
 KEPT = "tvm_edge.kept"
 """Annotation of a block that only moves elements, and whose result keeps their type."""
+
+_LOWEST = float(np.finfo("float32").min)
 
 
 def is_half(dtype: object) -> bool:
@@ -78,8 +81,11 @@ def as_stored(value: tirx.Expr, dtype: str = "float16") -> tirx.Expr | None:
     if isinstance(value, tirx.Cast):
         return value.value if str(value.value.ty.dtype) == dtype else None
     if isinstance(value, tirx.FloatImm):
-        exact = float(HALVES[dtype](value.value)) == value.value
-        return tirx.const(value.value, dtype) if exact else None
+        # The lowest float32 stands for no element at all, and is infinite where it is stored.
+        with np.errstate(over="ignore"):
+            number = float(HALVES[dtype](value.value))
+        same = number == value.value or value.value == _LOWEST
+        return tirx.const(number, dtype) if same else None
     if isinstance(value, tirx.Select):
         chosen = [as_stored(value.true_value, dtype), as_stored(value.false_value, dtype)]
         return None if None in chosen else tirx.Select(value.condition, *chosen)
@@ -87,6 +93,12 @@ def as_stored(value: tirx.Expr, dtype: str = "float16") -> tirx.Expr | None:
         chosen = [as_stored(branch, dtype) for branch in value.args[1:]]
         return None if None in chosen else tirx.if_then_else(value.args[0], *chosen)
     return None
+
+
+def rounded(number: float) -> tirx.FloatImm:
+    """Return a number as float16; beyond its range it is infinite, as what is stored there."""
+    with np.errstate(over="ignore"):
+        return tirx.const(float(np.float16(number)), "float16")
 
 
 def as_word(value: tirx.Expr) -> tirx.Expr:

@@ -24,6 +24,7 @@ from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.open_lengths import Length, ceil_div
 
 __all__ = [
+    "LARGEST_GAIN",
     "PRODUCT",
     "STAGES",
     "TILE",
@@ -45,6 +46,9 @@ TILE = "winograd_tile"
 """Name of the block that gathers tiles, of images whose size only the run tells."""
 
 _KERNEL = 3
+LARGEST_GAIN = 32
+"""A power of two beyond which no element of an image is in its transform: 26 for m = 4."""
+
 _FEW_FILTERS, _FEW_CHANNELS = 16, 128  # of a piece; every block divides the channels
 _POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
@@ -98,17 +102,21 @@ def winograd_applies(workload: ConvWorkload) -> bool:
     )
 
 
-def transform_filters(weights: np.ndarray, m: int, block: int, group: int = 1) -> np.ndarray:
+def transform_filters(
+    weights: np.ndarray, m: int, block: int, group: int = 1, scale: float = 1
+) -> np.ndarray:
     """Filters ``[O, C, 3, 3]`` as ``[(m+2)**2, O/l, C/l, l, l]`` in the domain of the products.
 
     The last two axes are input and output channels; filled up as by
     :func:`~tvm_edge.schedules.blocked.pack_filters`. Computed in float64, rounded once. Of an
-    instruction that multiplies groups of channels ``[(m+2)**2, O/l, C/l, l/g, l, g]``.
+    instruction that multiplies groups of channels ``[(m+2)**2, O/l, C/l, l/g, l, g]``. `scale` is
+    that of :func:`conv2d_winograd`.
     """
     frequencies, (filters, channels) = (m + _KERNEL - 1) ** 2, weights.shape[:2]
     blocks, depth = (ceil_div(count, block) for count in (filters, channels))
     packed = np.zeros((frequencies, blocks, depth, block, block), weights.dtype)
-    for o, c, piece in _transformed(weights, m, block):
+    for o, c, unscaled in _transformed(weights, m, block):
+        piece = scale * unscaled
         first, (count, lanes) = c // block, piece.shape[1:]
         whole = count // block
         target = packed[:, o // block, :, :, :lanes]
@@ -152,7 +160,12 @@ def _transformed(
 
 
 def conv2d_winograd(
-    image: te.Tensor, filters: te.Tensor, m: int, padding: Sequence[int], config: str = ""
+    image: te.Tensor,
+    filters: te.Tensor,
+    m: int,
+    padding: Sequence[int],
+    config: str = "",
+    scale: float = 1,
 ) -> te.Tensor:
     """Convolve a blocked image with transformed 3x3 filters, stride one.
 
@@ -168,6 +181,8 @@ def conv2d_winograd(
         Top, left, bottom, right.
     config : str
         Knobs for the schedule; empty: the schedule's own choice.
+    scale : float
+        A power of two by which transformed images are divided, and filters were multiplied.
 
     Returns
     -------
@@ -209,14 +224,15 @@ def conv2d_winograd(
         ),
         name=STAGES[0],
     )
+
+    def element(f: tirx.Expr, c: tirx.Expr, t: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        line = [rows[c, t, tirx.floordiv(f, size), j, v] for j in range(size)]
+        value = _combine(b, tirx.floormod(f, size), line, dtype)
+        return value if scale == 1 else value * tirx.const(1 / scale, dtype)
+
     transformed = te.compute(
         (size * size, depth, tiles, block),
-        lambda f, c, t, v: _combine(
-            b,
-            tirx.floormod(f, size),
-            [rows[c, t, tirx.floordiv(f, size), j, v] for j in range(size)],
-            dtype,
-        ),
+        element,
         name=STAGES[1],
         attrs={KEPT: True} if grouped else None,
     )

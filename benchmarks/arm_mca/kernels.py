@@ -13,11 +13,13 @@ from benchmarks.arm_mca.assembly import Code, Loop
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.schedules import cpu
+from tvm_edge.schedules.analysis import divisors
 from tvm_edge.schedules.blocked import input_block
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config, direct_tile, product_tile
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs
+from tvm_edge.schedules.cpu.float16_runs import LONGEST, run_length
 from tvm_edge.schedules.cpu.space_int8 import tile_of
 from tvm_edge.tuning.candidates import convolution_function
 
@@ -85,6 +87,27 @@ class Kernel:
                 share = own_columns * own_lines / (columns * lines)
                 yield share, wide * tall * self._vectors
 
+    def _trips(self) -> list[int]:
+        """Return the iterations of the loops over channel blocks and windows, outermost first.
+
+        Those of float16 are cut where its sums end.
+        """
+        w, inside = self.workload, max(self.config.block, 1)
+        outer = [w.channels // w.groups // inside, *w.kernel]
+        trips, cut = [extent for extent in outer if extent > 1], list[int]()
+        if w.dtype != "float16":
+            return trips
+        for limit in (run_length(self.resolved.spec), LONGEST):
+            while trips:
+                part = divisors(trips[-1], max(limit // inside, 1))[-1]
+                if part > 1:
+                    cut.insert(0, part)
+                    trips[-1], inside = trips[-1] // part, inside * part
+                if trips[-1] > 1:
+                    break
+                trips.pop()
+        return [*trips, *cut]
+
     def assembly(self) -> str:
         """Compile it."""
         return assembly_of(self.workload, self.config, self.resolved)
@@ -113,8 +136,7 @@ class Kernel:
         macs = steps * loop.accumulators
         total = len(loop.body) * macs / loop.macs
         w = self.workload
-        outer = [w.channels // w.groups // max(self.config.block, 1), *w.kernel]
-        extents = [extent for extent in outer if extent > 1]
+        extents = self._trips()
         inside = loop
         around = code.around(loop)
         levels = next((i for i, one in enumerate(around) if _stores_results(one)), len(around) - 1)

@@ -22,7 +22,7 @@ from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.workloads import FLOATS, conv_workload, int8_conv, transposed_conv
 from tvm_edge.relay_passes.layout.blocked_images import BlockedImages
 from tvm_edge.relay_passes.layout.blocked_operators import BlockedOperators
-from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
+from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked, multiplied
 from tvm_edge.relay_passes.layout.choose_tensor_blocks import choose_tensor_blocks
 from tvm_edge.relay_passes.layout.cpu_convolution import CpuConvolutions
 from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
@@ -89,7 +89,9 @@ class BlockLayout:
             if isinstance(func, relax.Function):
                 chosen, layouts = self._chosen(func, mod)
                 if chosen or self._spec.has_cpu_cores:
-                    blocker = _Blocker(mod, chosen, layouts, self._spec, self._configs)
+                    blocker = _Blocker(
+                        mod, chosen, layouts, self._spec, self._configs, self._float16
+                    )
                     mod = blocker.blocked(gvar, func)
         return mod
 
@@ -135,8 +137,10 @@ class _Blocker(PyExprMutator):
         layouts: Mapping[relax.Var, int],
         spec: DeviceSpec,
         configs: Mapping[ConvWorkload, ConvConfig],
+        float16: bool,
     ) -> None:
         super().__init__(mod)
+        self._float16 = float16
         self._chosen = chosen
         self._layouts = layouts
         self._spec = spec
@@ -208,7 +212,8 @@ class _Blocker(PyExprMutator):
             return self._in_units(call, config)
         found = conv_workload(call, FLOATS, open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
-        workload, weights = found
+        weights = found[1]
+        workload = multiplied(*found, self._float16)
         depth = image_block(workload, config.block, self._spec)
         image = self._images.packed(call.args[0], depth)
         if not self._spec.has_cpu_cores:
@@ -247,7 +252,8 @@ class _Blocker(PyExprMutator):
         if found is None or config is None:
             return None
         conv, weights = found
-        depth = image_block(conv.workload, config.block, self._spec)
+        workload = multiplied(conv.workload, weights, self._float16)
+        depth = image_block(workload, config.block, self._spec)
         image = self._images.packed(call.args[0], depth).var
         made = self._convolutions.transposed(image, conv, weights, config.block, depth)
         return made, weights.shape[1]

@@ -28,7 +28,7 @@ from tvm_edge.schedules.cpu.algorithm import blocked_config, choose_config
 from tvm_edge.schedules.layouts import image_block
 from tvm_edge.schedules.pairs import multiplies_pairs
 
-__all__ = ["choose_blocked"]
+__all__ = ["choose_blocked", "multiplied"]
 
 # Shares of the peak that kernels reach: plain, blocked, and with Winograd's algorithm.
 _PLAIN, _DIRECT, _WINOGRAD = 0.55, 0.85, 1.6
@@ -121,7 +121,7 @@ def _convolution(
     """Return how a convolution would be done on blocks, ``None`` where it would not."""
     transposed = transposed_conv(value)
     if transposed is not None:
-        workload = _multiplied(transposed[0].workload, transposed[1], float16)
+        workload = multiplied(transposed[0].workload, transposed[1], float16)
         own = blocked_config(workload, spec)
         # TVM's loops go through the zeros between pixels.
         return None if own is None else _Convolution(workload, own, float("inf"))
@@ -131,7 +131,7 @@ def _convolution(
     # Measured is what a kernel of fixed lengths takes.
     fixed = static_shape(value.args[0].ty) is not None
     measured = fixed and found[0] in configs
-    workload = _multiplied(*found, float16)
+    workload = multiplied(*found, float16)
     config = configs[found[0]] if measured else choose_config(workload, spec)
     if not fixed and config.algorithm == "plain":
         config = blocked_config(workload, spec) or config
@@ -143,8 +143,11 @@ def _convolution(
     return _Convolution(workload, config, gain)
 
 
-def _multiplied(workload: ConvWorkload, weights: np.ndarray, float16: bool) -> ConvWorkload:
-    """Return a workload in the type that it is multiplied in."""
+def multiplied(workload: ConvWorkload, weights: np.ndarray, float16: bool) -> ConvWorkload:
+    """Return a workload in the type that it is multiplied in.
+
+    `float16` says whether products of float16 are multiplied in that.
+    """
     halves = float16 and weights.dtype == np.float16
     return replace(workload, dtype="float16") if halves else workload
 

@@ -16,7 +16,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.pairs import CONV2D_PAIRS, PAIR, multiplies_pairs, pack_pairs
 from tvm_edge.schedules.taps import reaches
 from tvm_edge.schedules.transposed import TransposedConv, conv2d_transposed, pack_phases
-from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
+from tvm_edge.schedules.winograd import LARGEST_GAIN, PRODUCT, conv2d_winograd, transform_filters
 
 __all__ = ["CpuConvolutions"]
 
@@ -62,8 +62,10 @@ class CpuConvolutions:
         compute: Any = conv2d
         attrs = None
         if config.algorithm == "winograd":
-            packed = transform_filters(weights, config.m, block, PAIR if pairs else 1)
-            options = [config.m, workload.padding, config.knobs]
+            # What float16 holds is not infinite once it is transformed.
+            scale = LARGEST_GAIN if workload.dtype == "float16" else 1
+            packed = transform_filters(weights, config.m, block, PAIR if pairs else 1, scale)
+            options = [config.m, workload.padding, config.knobs, scale]
             name = PRODUCT.replace("product", "conv2d")
             # Several stages: TVM would take none of them for one that an epilogue may follow.
             attrs = {"op_pattern": 4}

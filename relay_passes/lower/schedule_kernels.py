@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.schedules import cpu, gpu, grid
 from tvm_edge.schedules.base import PRECISION, Scheduled
-from tvm_edge.schedules.cpu.float16_runs import IN_FLOAT16
+from tvm_edge.schedules.cpu.float16_partial_sums import IN_FLOAT16
 
 __all__ = ["KernelSchedule", "schedule_kernels"]
 

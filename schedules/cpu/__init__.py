@@ -20,7 +20,7 @@ from tvm_edge.schedules.cpu.dense import Dense
 from tvm_edge.schedules.cpu.depthwise_int8 import DepthwiseInt8
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.fallback import Fallback
-from tvm_edge.schedules.cpu.float16_runs import accumulate_runs
+from tvm_edge.schedules.cpu.float16_partial_sums import accumulate_runs
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.overlap import overlap_tiles
 from tvm_edge.schedules.cpu.reduce import Reduce

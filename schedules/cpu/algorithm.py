@@ -71,21 +71,20 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     if workload.is_bytes:
         return choose_int8(workload, spec)
     halves = workload.dtype == "float16"
-    block = spec.lanes()
-    if halves and input_block(workload, spec.lanes(2)):
-        block = spec.lanes(2)
-    if not input_block(workload, block):
+    sizes = (spec.lanes(2), spec.lanes()) if halves else (spec.lanes(),)
+    block = next((size for size in sizes if input_block(workload, size)), 0)
+    if not block:
         return ConvConfig("plain")
     if not winograd or not winograd_applies(workload) or workload.channels < block:
+        return ConvConfig("direct", block)
+    if input_block(workload, block) < block:
         return ConvConfig("direct", block)
     lines, columns = workload.output
     # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
-    # Vectors of float16 have twice the elements; Winograd's products, in float32, widen filters.
-    direct = 3.0 if halves and block == spec.lanes(2) else 9.0
-    best, best_cost = 0, workload.batch * direct * lines * columns + 9 * read
-    # Transforms are float32: as many products of pairs take half the time.
-    own = 48 if multiplies_pairs(workload, spec) else 24
+    best, best_cost = 0, workload.batch * 9 * lines * columns + 9 * read
+    # Transforms are float32: as many products of float16, or of pairs, take half the time.
+    own = 48 if halves or multiplies_pairs(workload, spec) else 24
     transforms = own * (1 / workload.channels + 1 / filled(workload.filters, block))
     for m in (2, 4):
         tiles = workload.batch * -(-lines // m) * -(-columns // m)
@@ -146,8 +145,8 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
         image_bytes=4 * channels * tiles,
         filter_bytes=_stored(workload) * filters * channels,
         lanes=block,
+        element=_stored(workload),
         padded=False,
-        widened=_stored(workload) == 2,
     )
 
 

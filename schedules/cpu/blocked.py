@@ -24,9 +24,11 @@ from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.blocked import CONV2D
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs, stride_of, touched
 from tvm_edge.schedules.cpu.float16_runs import (
+    fills_float16,
     has_runs,
     multiplies_float16,
     read_float16,
+    run_length,
     split_runs,
 )
 from tvm_edge.schedules.cpu.loops import (
@@ -191,11 +193,12 @@ def _in_float16(
 ) -> tuple[OpenedConv, Tile]:
     """Have products of float16 added up in float16, if that is asked for."""
     asked = size.widened and multiplies_float16(func, spec)
-    if not asked or size.lanes % spec.lanes(2):
+    if not asked or not fills_float16(size.lanes, spec):
         return conv, size
-    stage = read_float16(conv.sch, conv.block, conv.stage, spec)
+    words = not spec.multiplies_by_element
+    stage = read_float16(conv.sch, conv.block, conv.stage, words=words)
     conv, size = replace(conv, stage=stage), replace(size, padded=stage is not None)
-    if not split_runs(conv.sch, conv.block):
+    if not split_runs(conv.sch, conv.block, run_length(spec)):
         return conv, size
     return conv, replace(size, widened=False, element=2)
 

@@ -23,6 +23,7 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
+from tvm_edge.schedules.cpu.float16_runs import multiplies_float16, split_runs
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -128,7 +129,8 @@ def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) ->
     if spec.cores > 1 and prod(sizes) >= _FEWEST_TO_SHARE * lanes_of(block, spec):
         return True
     matrix = prod(int(dim) for dim in product.data.source.shape)
-    return matrix * product.data.source.dtype.bits // 8 > max(spec.l2_cache, spec.l1_cache)
+    # In a cache by itself one of 16 bits is out of it again before the model's next run.
+    return 4 * matrix > max(spec.l2_cache, spec.l1_cache)
 
 
 def _is_many_rows(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
@@ -225,9 +227,10 @@ def _schedule_shares(
     *spatial, share, reduction = sch.get_loops(partial)
     rows = [] if product.channels is None else [spatial[product.channels]]
     columns = spatial[product.columns]
+    own = _lanes(sch, partial, [reduction], spec)
     sch.reorder(share, *(loop for loop in spatial if loop not in (*rows, columns)), *rows, columns)
     sch.parallel(share)
-    vector, _, lane = split_vectors(sch, columns, 1, lanes)
+    vector, _, lane = split_vectors(sch, columns, 1, own)
     _add_rows(sch, partial, reduction, rows, vector, lane)
     add_parts(sch, block, epilogue, lanes, parallel=False)
 
@@ -236,7 +239,7 @@ def _schedule_stripes(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV, product: Contraction, spec: DeviceSpec
 ) -> None:
     loops = sch.get_loops(block)
-    lanes = lanes_of(sch.get(block), spec)
+    lanes = _lanes(sch, block, [loops[p] for p in product.reduction], spec)
     sch.set_scope(block, 0, "local")
     columns = loops[product.columns]
     size = extent(sch, columns) or 1
@@ -264,6 +267,14 @@ def _schedule_stripes(
     last = sch.get_loops(epilogue)[-1]
     sch.vectorize(split_vectors(sch, last, 1, lanes, peel=size % width != 0)[-1])
     _add_rows(sch, block, reduction, rows, vector, lane)
+
+
+def _lanes(sch: Schedule, block: SBlockRV, reduction: Sequence[LoopRV], spec: DeviceSpec) -> int:
+    """Return the lanes of a product's vectors, which are float16 if that is asked for."""
+    exact = prod(extent(sch, loop) or 0 for loop in reduction) % _ROWS == 0
+    if exact and multiplies_float16(sch.mod["main"], spec) and split_runs(sch, block, _ROWS):
+        return spec.lanes(2)
+    return lanes_of(sch.get(block), spec)
 
 
 def _add_rows(

@@ -6,7 +6,7 @@ in the core's cache when the kernel reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tvm import s_tir, tirx
@@ -17,6 +17,12 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, constant, stride
 from tvm_edge.schedules.analysis import extent
 from tvm_edge.schedules.cpu.blocked_knobs import stride_of
+from tvm_edge.schedules.cpu.float16_runs import (
+    can_run,
+    multiplies_float16,
+    read_float16,
+    split_runs,
+)
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -58,7 +64,8 @@ class WindowBlocked(ReductionRule):
         }
         if not open_axes and not can_peel(sch, sch.get_loops(block)[3]):
             return None
-        windows = schedule_windows(sch, block, data, spec)
+        in_float16 = multiplies_float16(sch.mod["main"], spec)
+        windows = schedule_windows(sch, block, data, spec, in_float16=in_float16)
         begin = sch.decompose_reduction(block, windows.first)
         marked = [begin, block, windows.epilogue]
         if 2 in open_axes:
@@ -99,6 +106,7 @@ def schedule_windows(
     *,
     vectorize: bool = True,
     shifts: int = 1,
+    in_float16: bool = False,
 ) -> Windows:
     """Cut a reduction over windows of `data` into tasks and register tiles.
 
@@ -113,10 +121,18 @@ def schedule_windows(
         Whether lanes are a vector loop, and not the caller's.
     shifts : int
         Neighbouring results that read the same pixels.
+    in_float16 : bool
+        Whether products of float16, and the largest of such numbers, are found in float16.
     """
     stage = isolate(sch, block, data)
     epilogue = epilogue_of(sch, block)
+    in_float16 = in_float16 and can_run(sch.get(block))
+    if in_float16:
+        stage = read_float16(sch, block, stage, words=False)
+        in_float16 = split_runs(sch, block)
+        data = sch.get(block).reads[0].source
     size = size_of_windows(sch.get(block), data, padded=stage is not None, shifts=shifts)
+    size = replace(size, element=2 if in_float16 else 4)
     config = sch.get(block).annotations.get(CONFIG)
     knobs = read_knobs(WindowKnobs, str(config)) if config else best_window_knobs(size, spec)
     n, o, y, x, lane, ky, kx, *_ = sch.get_loops(block)

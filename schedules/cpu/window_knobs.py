@@ -61,6 +61,8 @@ class WindowSize:
         Whether tasks pad their lines.
     shifts : int
         Neighbouring results that read the same pixels: a tile has whole groups of them.
+    element : int
+        Bytes of an accumulator.
     """
 
     batch: int
@@ -74,6 +76,11 @@ class WindowSize:
     image_bytes: int
     padded: bool
     shifts: int = 1
+    element: int = 4
+
+    def vectors(self, spec: DeviceSpec) -> int:
+        """Vector registers of a block's channels."""
+        return max(1, self.lanes // spec.lanes(self.element))
 
     @property
     def taps(self) -> int:
@@ -132,7 +139,7 @@ def holds_taps(size: WindowSize, spec: DeviceSpec) -> bool:
     16 channels of 8-bit numbers have four accumulators of NEON. Their pixels, those half transposed
     and the taps of a step are four registers each: with all taps unrolled LLVM ran out of them.
     """
-    return size.lanes <= 2 * spec.lanes()
+    return size.vectors(spec) <= 2
 
 
 def _columns(size: WindowSize, spec: DeviceSpec) -> list[int]:
@@ -140,7 +147,7 @@ def _columns(size: WindowSize, spec: DeviceSpec) -> list[int]:
 
     The taps stay in registers beside the accumulators if they fit.
     """
-    vectors = max(1, size.lanes // spec.lanes())
+    vectors = size.vectors(spec)
     taps = min(size.taps, spec.vector_registers // 3)
     beside = taps if holds_taps(size, spec) else 3 * vectors
     room = (spec.vector_registers - beside - 2) // vectors

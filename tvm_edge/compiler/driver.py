@@ -110,7 +110,7 @@ def compile(
         operators that are faster in float32 by estimate, and on GPUs without float16;
         ``"float16"`` also multiplies in float16 where that is faster, on OpenCL and on CPUs with
         float16 arithmetic: its partial sums are float16 over a few products at most (a step of a
-        tile, a window; 128 on CPUs). ``"bfloat16"`` is of CPUs: it is stored, and multiplied by
+        tile, a window; 96 on CPUs). ``"bfloat16"`` is of CPUs: it is stored, and multiplied by
         AMD's with AVX512-BF16, which add up in float32. Inputs and outputs keep their types, and
         operators that the lower type does not suit stay float32, which ``report.precision`` lists.
         ``python -m benchmarks run precision`` measures how large the error is.
