@@ -111,11 +111,13 @@ def _run(
     """Load and run, with nothing else in the process; outputs go beside the artifact."""
     # tvm_ffi imports it where it is installed: 160 MiB that are not ours.
     sys.modules["torch"] = None
-    import tvm_edge
-    from tvm_edge import opencl
+    import tvm  # noqa: F401  its import loads the runtime of OpenCL
+    import tvm_ffi
 
-    if copies == "True":
-        opencl.borrow = lambda *_: None
+    import tvm_edge
+
+    if copies == "True":  # the runtime, which is C++, finds the function by its name
+        tvm_ffi.register_global_func("tvm_edge.opencl.borrow", lambda *_: None, override=True)
 
     start = perf_counter()
     model = tvm_edge.load(artifact)

@@ -153,14 +153,7 @@ def tune(
     tuner = None
     if graph:
         with hold_interrupts():
-            tuner = GraphTuner(
-                model,
-                given,
-                resolved,
-                inputs,
-                folder,
-                on_board=tracker is not None,
-            )
+            tuner = GraphTuner(model, given, resolved, inputs, folder, on_board=tracker is not None)
     start = monotonic()
     budget = time_budget
     if time_budget is not None and parallel_fusion:
@@ -168,7 +161,6 @@ def tune(
     result = _tuned(run, tuner, trials, level, budget, resume)
     if not parallel_fusion or result.interrupted:
         return result
-    interrupt = Interrupt()
     groups = GroupTuner(
         model,
         given,
@@ -180,8 +172,14 @@ def tune(
         most=GROUPS[level],
         deadline=None if time_budget is None else start + time_budget,
         device=run.device,
-        check=interrupt.check,
     )
+    return _with_groups(result, groups)
+
+
+def _with_groups(result: TuneResult, groups: GroupTuner) -> TuneResult:
+    """Measure groups of kernels as well; those before an interrupt are kept."""
+    interrupt = Interrupt()
+    groups.check = interrupt.check
     with interrupt:
         try:
             groups()
