@@ -242,4 +242,4 @@ def main(arguments: Sequence[str]) -> None:
         rows[key] = _compiled(network, target, precision, compiler)
         print(table({key: rows[key]})[-1], file=sys.stderr, flush=True)
         save_json(path, rows)
-    print("\n".join(table(rows)))
+    print("\n".join("  ".join(row) for row in table(rows)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper
 
-from benchmarks.gpu.compiled import Kernel, ptxas_output, read_ptxas, split_kernels, table
+from benchmarks.gpu.compiled import Kernel, main, ptxas_output, read_ptxas, split_kernels, table
 from tests.onnx_models import make_model
 from tvm_edge.compiler import driver
 from tvm_edge.compiler.build import build
@@ -52,6 +54,16 @@ def test_sources_are_split_and_answers_are_read() -> None:
     second, first = read_ptxas(SAID)
     assert second == Kernel("second_kernel", 0, 255, 48, 44, 576)
     assert first == Kernel("first_kernel", 0, 8)
+
+
+def test_rows_of_a_file_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is compiled of what the file has."""
+    row = {"kernels": 7, "registers": 96, "shared": 2048, "spilling": [], "over": []}
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"jetson-orin-nano mixed vgg16": row}))
+    chosen = ["--targets", "jetson-orin-nano", "--precision", "mixed", "--networks", "vgg16"]
+    main([*chosen, "--json", str(path)])
+    assert capsys.readouterr().out.split()[:5] == ["jetson-orin-nano", "mixed", "vgg16", "7", "96"]
 
 
 def test_what_a_device_cannot_launch_is_counted() -> None:
