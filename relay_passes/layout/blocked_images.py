@@ -10,9 +10,11 @@ from typing import Any
 
 from tvm import relax
 
-from tvm_edge.relay_passes.ir.expressions import lengths_of
+from tvm_edge.ops.quantization.kernels import ELEMENTWISE
+from tvm_edge.ops.registry import of_call
+from tvm_edge.relay_passes.ir.expressions import is_call, lengths_of, static_shape
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
-from tvm_edge.schedules.blocked import filled, pack_image, repack_image, unpack_image
+from tvm_edge.schedules.blocked import DEPTHWISE, filled, pack_image, repack_image, unpack_image
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
 
 __all__ = ["BlockedImages", "image_lengths"]
@@ -158,6 +160,30 @@ class BlockedImages:
         image, shape = self._blocked[var], image_lengths(var.ty)
         if _is_pixel(shape[2:]) and image.channels % image.block == 0:
             return relax.op.reshape(image.var, shape)
+        # Marked so that fusion makes it the end of the kernel.
+        attrs = {ELEMENTWISE: True} if self._ends_window(image) else None
         return self._builder.call_te(
-            unpack_image, image.var, image.channels, primfunc_name_hint="unpack"
+            unpack_image,
+            image.var,
+            image.channels,
+            primfunc_name_hint="unpack",
+            primfunc_attrs=attrs,
         )
+
+    def _ends_window(self, image: BlockedImage) -> bool:
+        """Return whether an image is a depthwise convolution's, element-wise operators after it.
+
+        The kernel of such a one can unpack it.
+        """
+        var, shape = image.var, static_shape(image.var.ty)
+        if shape is None or image.channels % image.block or str(var.ty.dtype) != "float32":
+            return False
+        while True:
+            value = self._builder.lookup_binding(var)
+            if is_call(value, "relax.call_tir"):
+                return str(value.args[0].name_hint).startswith(DEPTHWISE)
+            known = isinstance(value, relax.Call) and of_call(value).blocks is not None
+            images = [arg for arg in value.args if isinstance(arg, relax.Var)] if known else []
+            if len(images) != 1:
+                return False
+            (var,) = images

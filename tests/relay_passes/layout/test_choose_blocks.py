@@ -20,9 +20,11 @@ CPU = replace(
 @pytest.mark.parametrize(
     ("channels", "size", "window", "expected"),
     [
-        # Microseconds in NCHW, and on blocks with the transforms: 50 and 70, 71 and 118.
-        (144, 28, 5, False),
+        # Microseconds in NCHW, and on blocks with the transforms: 71 and 118.
         (40, 45, 7, False),
+        (144, 28, 5, True),  # 53 and 51
+        (240, 14, 5, True),  # 37 and 26
+        (96, 56, 7, True),  # 239 and 182
         (384, 14, 7, True),  # 92 and 60
         (960, 7, 5, True),  # 42 and 29
         (960, 7, 3, True),  # 24 and 23
