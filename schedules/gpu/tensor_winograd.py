@@ -55,6 +55,10 @@ TILE = 2
 _IMAGES, _RESULTS = "tvm_edge.winograd_images", "tvm_edge.winograd_results"
 """Annotations of the blocks that sum: their :class:`_Tiles` as text."""
 
+_GAIN = 4
+"""Images are divided by it, and filters multiplied: no element of the transform is larger than
+those of the image, which float16 holds. Sums of four would not be."""
+
 _SIDE = TILE + 2
 _LANES = BLOCKS["float16"]
 
@@ -92,7 +96,8 @@ __device__ __forceinline__ void tvm_edge_winograd_images(void* result, const voi
       if ((unsigned)(line + i) < (unsigned)H && (unsigned)(column + j) < (unsigned)W)
         loaded = __ldg(pixels + i * W + j);
 #pragma unroll
-      for (int v = 0; v < 4; v++) tile[i][j][v] = ((const half2*)&loaded)[v];
+      for (int v = 0; v < 4; v++)
+        tile[i][j][v] = __hmul2(((const half2*)&loaded)[v], __float2half2_rn(1.0f / $GAIN));
     }
 #pragma unroll
   for (int p = 0; p < 4; p++)
@@ -207,7 +212,7 @@ def _image_of_tiles(workload: ConvWorkload, tiles: int) -> ConvWorkload:
 def frequency_filters(weights: np.ndarray, workload: ConvWorkload) -> np.ndarray:
     """Filters ``[O, C, 3, 3]`` as ``[16, 1, 1, C/8, O', 8]``: packed ones for each product."""
     conv = products_of(workload)
-    transformed = transform_filters_by_channel(weights, TILE).transpose(0, 2, 1)
+    transformed = transform_filters_by_channel(_GAIN * weights, TILE).transpose(0, 2, 1)
     return np.stack([pack_stacks(each[..., None, None], conv) for each in transformed])
 
 
@@ -233,7 +238,7 @@ def frequency_images(image: te.Tensor, workload: ConvWorkload) -> te.Tensor:
         line = tirx.floormod(tirx.floordiv(t, tiles.across), tiles.down) * TILE + i
         column = tirx.floormod(t, tiles.across) * TILE + j
         number = tirx.floordiv(t, tiles.down * tiles.across)
-        value = _wide(padded[number, c, line, column, v])
+        value = _wide(padded[number, c, line, column, v]) * tirx.const(1 / _GAIN, "float32")
         rows = _entry(matrix, i, tirx.floordiv(f, _SIDE))
         return te.sum(rows * _entry(matrix, j, tirx.floormod(f, _SIDE)) * value, axis=[i, j])
 
@@ -313,7 +318,7 @@ def _entry(matrix: np.ndarray, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
 @lru_cache(maxsize=1)
 def _source() -> str:
     """The transforms in CUDA C, with their matrices, whose entries are -1, 0 and 1."""
-    source = _SOURCE
+    source = _SOURCE.replace("$GAIN", str(_GAIN))
     for name, matrix in zip(("$INPUT", "$OUTPUT"), transforms(TILE)[1:], strict=True):
         rows = (", ".join(str(int(value)) for value in row) for row in matrix)
         source = source.replace(name, "{" + ", ".join(f"{{{row}}}" for row in rows) + "}")

@@ -66,6 +66,15 @@ def test_definition_and_filters(workload: ConvWorkload) -> None:
     assert error <= 2e-3 * np.abs(expected).max()
 
 
+def test_images_that_float16_holds_are_not_infinite() -> None:
+    """An element of the transform is a sum of four of the image."""
+    workload = WORKLOADS["one pixel"]
+    workload = replace(workload, height=4, width=4)
+    image = np.full((1, 8, 4, 4), 60000, "float16")
+    made = evaluated([in_blocks(image)], lambda x: frequency_images(x, workload))
+    assert np.isfinite(made).all() and np.abs(made).max() >= 59000
+
+
 @pytest.mark.parametrize(
     ("workload", "bandwidth", "algorithm"),
     [
