@@ -12,12 +12,7 @@ import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.gpu.graphs import conv
 from tests.schedules.gpu.harness import ORIN
-from tests.schedules.gpu.test_tensor_blocks import (
-    convolved,
-    evaluated,
-    in_blocks,
-    out_of_blocks,
-)
+from tests.schedules.gpu.units import convolved, evaluated, in_blocks, out_of_blocks
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
