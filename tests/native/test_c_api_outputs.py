@@ -58,16 +58,18 @@ def test_no_memory_is_taken_for_a_result_that_lies_there(tmp_path: Path) -> None
     loaded, x = CModel(path), {"x": aligned(shape)}
     x["x"][:] = random_input(shape)
     clear = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
-    taken = {}
+    taken: dict[int, list[int]] = {}
     for beside in (0, 4):
         room = aligned(shape, beside=beside)
-        room[:] = 0  # its pages are there
-        clear()
-        before = resident()
-        loaded.run_into(x, {"y": room})
-        taken[beside] = resident() - before
+        taken[beside] = []
+        for _ in range(3):  # what ran before in this process may give memory back meanwhile
+            room[:] = 0  # its pages are there
+            clear()
+            before = resident()
+            loaded.run_into(x, {"y": room})
+            taken[beside].append(resident() - before)
         np.testing.assert_array_equal(room, np.maximum(x["x"], 0))
-    assert taken[0] < 4 << 20 < 36 << 20 < taken[4]
+    assert min(taken[0]) < 4 << 20 < 36 << 20 < max(taken[4])
 
 
 def test_memory_that_overlaps(tmp_path: Path) -> None:
