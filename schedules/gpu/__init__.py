@@ -25,7 +25,7 @@ from tvm_edge.schedules.gpu.launch import schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tensor_blocks import TensorBlocks
-from tvm_edge.schedules.gpu.tensor_winograd import TensorWinograd
+from tvm_edge.schedules.gpu.tensor_transforms import TensorWinograd
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
 from tvm_edge.schedules.gpu.unit_vectors import UnitVectors
