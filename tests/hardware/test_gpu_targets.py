@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,8 @@ import tvm
 from tvm_edge import InputError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.hardware.kinds import GpuKind
-from tvm_edge.hardware.presets import (
-    GENERIC_CUDA,
-    GENERIC_OPENCL,
-    PRESETS,
-    preset_by_device_name,
-)
+from tvm_edge.hardware.kinds.cuda import CudaKind
+from tvm_edge.hardware.presets import GENERIC_CUDA, GENERIC_OPENCL, PRESETS
 from tvm_edge.host import machine
 
 
@@ -99,9 +96,20 @@ def test_a_board_that_the_driver_names_has_the_memory_of_its_preset(
     name: str, cores: int, bandwidth: float
 ) -> None:
     """The driver of every Jetson Orin calls it so; the number of multiprocessors tells which."""
-    board = preset_by_device_name(name, cores)
-    assert board is not None and board.spec.bandwidth_gbs == bandwidth
-    assert preset_by_device_name("NVIDIA H100 80GB HBM3", 132) is None
+    said = {
+        "device_name": name,
+        "multi_processor_count": cores,
+        "compute_version": "8.7",
+        "max_clock_rate": 625_000,
+        "warp_size": 32,
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 48 << 10,
+        "l2_cache_size_bytes": 2 << 20,
+    }
+    spec = CudaKind().spec_of(SimpleNamespace(**said), 0)
+    assert (spec.name, spec.cores, spec.bandwidth_gbs) == ("Orin", cores, bandwidth)
+    other = CudaKind().spec_of(SimpleNamespace(**{**said, "device_name": "NVIDIA H100"}), 0)
+    assert other.bandwidth_gbs == 0
 
 
 @pytest.mark.usefixtures("no_gpu")
