@@ -13,12 +13,12 @@ from benchmarks.arm_mca.assembly import Code, Loop
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.schedules import cpu
-from tvm_edge.schedules.analysis import divisors
 from tvm_edge.schedules.blocked import input_block
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config, direct_tile, product_tile
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs
+from tvm_edge.schedules.cpu.float16_partial_sums import cut_loops
 from tvm_edge.schedules.cpu.float16_runs import LONGEST, run_length
 from tvm_edge.schedules.cpu.space_int8 import tile_of
 from tvm_edge.tuning.candidates import convolution_function
@@ -94,19 +94,14 @@ class Kernel:
         """
         w, inside = self.workload, max(self.config.block, 1)
         outer = [w.channels // w.groups // inside, *w.kernel]
-        trips, cut = [extent for extent in outer if extent > 1], list[int]()
+        trips = [extent for extent in outer if extent > 1]
         if w.dtype != "float16":
             return trips
-        for limit in (run_length(self.resolved.spec), LONGEST):
-            while trips:
-                part = divisors(trips[-1], max(limit // inside, 1))[-1]
-                if part > 1:
-                    cut.insert(0, part)
-                    trips[-1], inside = trips[-1] // part, inside * part
-                if trips[-1] > 1:
-                    break
-                trips.pop()
-        return [*trips, *cut]
+        levels = cut_loops(trips, (run_length(self.resolved.spec), LONGEST), inside)
+        parts = [part for level in levels for part in level]
+        for place, part in parts:
+            trips[place] //= part
+        return [trip for trip in (*trips, *(part for _, part in reversed(parts))) if trip > 1]
 
     def assembly(self) -> str:
         """Compile it."""

@@ -29,7 +29,7 @@ from tvm_edge.schedules.cpu.float16_runs import (
 from tvm_edge.schedules.cpu.retile import mapped, with_root
 from tvm_edge.schedules.float16 import widened
 
-__all__ = ["IN_FLOAT16", "accumulate_runs"]
+__all__ = ["IN_FLOAT16", "accumulate_runs", "cut_loops"]
 
 IN_FLOAT16 = "tvm_edge.in_float16"
 """Attribute of a kernel that adds products up in float16."""
@@ -237,30 +237,60 @@ def _sums_of(
     short, longest = lengths_of(node.block)
     # A short reduction has one level, and a bound rounds nothing.
     limits = [prod(left)] if bounds(node.block) or prod(left) <= 2 * short else [short, longest]
-    total, inside, place = node.block.body.buffer, 1, len(steps) - 1
+    total = node.block.body.buffer
     levels: list[_Level] = []
-    for limit in limits:
-        before, first, length = inside, -1, 1
-        while place >= 0:
-            part = divisors(left[place], max(limit // inside, 1))[-1]
-            if part == 1 < left[place]:
-                break
-            first, length, inside = place, part, inside * part
-            left[place] //= part
-            if left[place] > 1:
-                break
-            place -= 1
-        if first < 0 or (levels and inside == before):
+    parts = cut_loops(left, limits)
+    for part in parts:
+        if not part or (levels and prod(length for _, length in part) == 1):
             continue
+        place, length = part[-1]
         name = f"{total.name}_float16_{len(levels)}"
         own = known[len(levels)].partial if len(levels) < len(known) else None
         partial = own or tirx.decl_buffer(total.shape, "float16", name, scope="local", layout=None)
-        levels.append(_Level(steps[first], length, partial))
+        levels.append(_Level(steps[place], length, partial))
     if not levels:
         name = f"{total.name}_float16"
         partial = tirx.decl_buffer(total.shape, "float16", name, scope="local", layout=None)
         levels.append(_Level(steps[-1], 1, partial))
-    return _Sums(node, loops, levels, prod(left) == 1)
+    inside = prod(length for part in parts for _, length in part)
+    return _Sums(node, loops, levels, inside == prod(left))
+
+
+def cut_loops(
+    extents: Sequence[int], limits: Sequence[int], inside: int = 1
+) -> list[list[tuple[int, int]]]:
+    """Cut loops over a reduction where levels of sums begin.
+
+    Parameters
+    ----------
+    extents : sequence of int
+        Of the loops, outermost first.
+    limits : sequence of int
+        Products of a level at most, the innermost level first.
+    inside : int
+        Products that are inside of these loops.
+
+    Returns
+    -------
+    list of list of tuple of int
+        For each level the loops that it has a part of, innermost first, and how much of each.
+    """
+    left, place = list(extents), len(extents) - 1
+    found = []
+    for limit in limits:
+        own: list[tuple[int, int]] = []
+        while place >= 0:
+            part = divisors(left[place], max(limit // inside, 1))[-1]
+            if part == 1 < left[place]:
+                break
+            own.append((place, part))
+            inside *= part
+            left[place] //= part
+            if left[place] > 1:
+                break
+            place -= 1
+        found.append(own)
+    return found
 
 
 def _steps(node: s_tir.SBlockRealize, loops: Sequence[tirx.For]) -> list[tirx.For]:
