@@ -203,7 +203,7 @@ def test_winograd_products(spec: DeviceSpec) -> None:
 
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
 def test_fully_connected_layers(spec: DeviceSpec) -> None:
-    """Of one row on the left, and a matrix that is larger than a core's caches."""
+    """A product of one row by a matrix that is larger than the caches of a core."""
     x, w = halves(1, 1024), halves(1024, 600)
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")
     given = make_model([node], {"x": x.shape}, ["y"], {"w": w})
