@@ -24,6 +24,7 @@ from tests.mounts import Mount, mounting
 from tests.onnx_models import conv_relu, random_input
 from tvm_edge.compiler import compilation, kernel_objects, parallel_fusion
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.hardware.tensor_cores import TURING
 
 # pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
 # a folder of their own.
@@ -222,7 +223,7 @@ def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         on_cpu=False,
         simd_bytes=16,
         local_memory_kind="global",
-        tensor_cores=False,
+        tensor_cores=None,
         cores=4,
     )
 
@@ -237,7 +238,7 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch,
         on_cpu=False,
         simd_bytes=16,
-        tensor_cores=False,
+        tensor_cores=None,
         cores=132,
         alus=128,
         wave=32,
@@ -248,6 +249,12 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         local_memory_kind="dedicated",
         launch_us=4.5,  # cheap ones make some convolutions Winograd's
     )
+
+
+@pytest.fixture
+def turing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for this machine's GPU by the kernels of Turing, whose instructions others have."""
+    _compile_as_if(monkeypatch, tensor_cores=TURING)
 
 
 @pytest.fixture

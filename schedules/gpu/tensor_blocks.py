@@ -20,8 +20,9 @@ from tvm_edge.schedules.emit import each, hold, int32, launch, registers, when
 from tvm_edge.schedules.gpu.blocked_kernel import BlockedKernel, Operands
 from tvm_edge.schedules.gpu.tensor_conv import GEOMETRY, TensorConv
 from tvm_edge.schedules.gpu.tensor_epilogue import TensorEpilogue
-from tvm_edge.schedules.gpu.tensor_source import add_sums, multiply_tile, store_vector
+from tvm_edge.schedules.gpu.tensor_source import multiply_tile
 from tvm_edge.schedules.gpu.tensor_tile import TensorTile, choose_tensor_tile, suits
+from tvm_edge.schedules.gpu.tensor_vectors import add_sums, store_vector
 from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 from tvm_edge.schedules.knobs import read_knobs
 
@@ -83,18 +84,24 @@ class _Source:
         def body(flat: list[Any]) -> None:
             epilogue = self.found.epilogue_over(flat[:own])
             if not space:
-                self._write_tiles(tile, flat, epilogue, None)
+                self._write_tiles(tile, flat, epilogue, None, spec)
                 return
-            self._write_tiles(tile, flat, epilogue, flat[-1])
+            self._write_tiles(tile, flat, epilogue, flat[-1], spec)
             self._write_parts(tile, flat[-1], epilogue, spec)
 
         return kernel_of(self.found.func, space, body)
 
     def _write_tiles(
-        self, tile: TensorTile, flat: Sequence[Any], epilogue: TensorEpilogue, parts: Any
+        self,
+        tile: TensorTile,
+        flat: Sequence[Any],
+        epilogue: TensorEpilogue,
+        parts: Any,
+        spec: DeviceSpec,
     ) -> None:
         """Write the launch that multiplies; partial sums go to `parts`."""
-        conv = self.conv
+        conv, cores = self.conv, spec.tensor_cores
+        assert cores is not None, "the rule looks for them"
         down, across = conv.filters // tile.rows, -(-conv.pixels // tile.columns)
         groups = down * across * tile.parts * conv.products
         with launch(groups, tile.items) as (group, item):
@@ -109,7 +116,8 @@ class _Source:
             accumulators = registers(tile.down * tile.beside * 4, conv.accumulator_dtype)
             steps = tile.steps(conv)
             whole = steps * tile.depth * tile.parts == conv.units
-            parameters = (conv.lanes, conv.zero, *tile.numbers, steps, whole, *conv.numbers)
+            first_of = (cores.async_copies, conv.lanes, conv.zero)
+            parameters = (*first_of, *tile.numbers, steps, whole, *conv.numbers)
             plane = product * conv.blocks + self.operands.first
             image = flat[self.operands.image], plane * (conv.height * conv.width * conv.lanes)
             own = product * (conv.units * conv.filters * conv.lanes)

@@ -12,7 +12,7 @@ from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.emit import registers
 from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
 from tvm_edge.schedules.gpu.round_bounded import rounded_by_additions
-from tvm_edge.schedules.gpu.tensor_source import has_vectors, load_vector, store_vector
+from tvm_edge.schedules.gpu.tensor_vectors import has_vectors, load_vector, store_vector
 
 __all__ = ["TensorEpilogue"]
 

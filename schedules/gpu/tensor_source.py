@@ -6,6 +6,9 @@ earlier steps are multiplied. The eight rows of a matrix that ``ldmatrix`` reads
 neighbouring units there, 128 bytes of all banks, so that nothing needs to be swizzled. One
 instruction multiplies two units of a row, of whatever type: m16n8k16 of float16, m16n8k32 of int8,
 m16n8k8 of tf32.
+
+Turing has no ``cp.async``: units wait in registers while the step before them is multiplied. Its
+instructions multiply one unit of a row: m16n8k8 of float16, and m8n8k16 of int8, half of the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script.ir_builder import tirx as T
 
-__all__ = ["add_sums", "load_vector", "multiply_tile", "store_vector"]
+__all__ = ["multiply_tile"]
 
 _TILE = r"""
 #ifndef TVM_EDGE_TENSOR_CORES
@@ -39,6 +42,18 @@ __device__ __forceinline__ void tvm_edge_copy(unsigned target, const void* sourc
                  ::"r"(target), "l"(source), "r"(bytes) : "memory");
   }
 }
+// The same in two parts, for GPUs without cp.async: to registers, and from there.
+template <int ZERO>
+__device__ __forceinline__ void tvm_edge_read(uint4& r, const void* source, bool exists) {
+  r.x = r.y = r.z = r.w = (ZERO & 255) * 0x01010101u;
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0;\n"
+               "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+               : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "l"(source), "r"((int)exists));
+}
+__device__ __forceinline__ void tvm_edge_write(unsigned target, const uint4& r) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"r"(target), "r"(r.x), "r"(r.y), "r"(r.z), "r"(r.w) : "memory");
+}
 __device__ __forceinline__ void tvm_edge_matrices(unsigned* r, unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
@@ -47,8 +62,8 @@ __device__ __forceinline__ void tvm_edge_two_matrices(unsigned* r, unsigned addr
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
 }
-// What a unit of `LANES` channels is multiplied by.
-template <int LANES>
+// What two units of `LANES` channels are multiplied by, in `TIMES` instructions or pairs of them.
+template <int LANES, bool ASYNC>
 struct tvm_edge_unit;
 #define TVM_EDGE_MULTIPLY(TYPES, LETTER)                                                      \
   asm("mma.sync.aligned." TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "             \
@@ -56,31 +71,61 @@ struct tvm_edge_unit;
       : "+" LETTER(c[0]), "+" LETTER(c[1]), "+" LETTER(c[2]), "+" LETTER(c[3])                \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 template <>
-struct tvm_edge_unit<8> {  // float16
+struct tvm_edge_unit<8, true> {  // float16
   using Sum = float;
-  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b) {
+  static constexpr int TIMES = 1;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b,
+                                                  int) {
     TVM_EDGE_MULTIPLY("m16n8k16.row.col.f32.f16.f16.f32", "f");
   }
 };
 template <>
-struct tvm_edge_unit<16> {  // int8
+struct tvm_edge_unit<16, true> {  // int8
   using Sum = int;
-  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b) {
+  static constexpr int TIMES = 1;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b,
+                                                  int) {
     TVM_EDGE_MULTIPLY("m16n8k32.row.col.s32.s8.s8.s32", "r");
   }
 };
 template <>
-struct tvm_edge_unit<4> {  // float32, of which filters are rounded to tf32
+struct tvm_edge_unit<4, true> {  // float32, of which filters are rounded to tf32
   using Sum = float;
-  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b) {
+  static constexpr int TIMES = 1;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b,
+                                                  int) {
     TVM_EDGE_MULTIPLY("m16n8k8.row.col.f32.tf32.tf32.f32", "f");
+  }
+};
+template <>
+struct tvm_edge_unit<8, false> {
+  using Sum = float;
+  static constexpr int TIMES = 2;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b,
+                                                  int k) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2 * k]), "r"(a[2 * k + 1]), "r"(b[k]));
+  }
+};
+template <>
+struct tvm_edge_unit<16, false> {
+  using Sum = int;
+  static constexpr int TIMES = 2;
+  static __device__ __forceinline__ void multiply(Sum* c, const unsigned* a, const unsigned* b,
+                                                  int k) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)  // rows 0 to 7, and 8 to 15
+      asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+          : "+r"(c[2 * i]), "+r"(c[2 * i + 1]) : "r"(a[2 * k + i]), "r"(b[k]));
   }
 };
 // All but `LEFT` copies of a work-item have arrived, and all of its work-group's: only the warps
 // of this kernel meet, as it may be one of several in a launch.
-template <int LEFT, int ITEMS>
+template <bool ASYNC, int LEFT, int ITEMS>
 __device__ __forceinline__ void tvm_edge_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+  if (ASYNC) asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
   asm volatile("bar.sync 1, %0;" ::"n"(ITEMS) : "memory");
 }
 // A unit of an image, as its address; `FEW`: as its number, which is one register and not two.
@@ -103,24 +148,26 @@ struct tvm_edge_place<true> {
   }
 };
 // A tile of filters (rows) by pixels (columns): see TensorTile and TensorConv for the parameters.
-template <int LANES, int ZERO, int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS, int DEPTH,
-          int STAGES, int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H, int W,
-          int FILTERS, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW, int OH,
-          int OW>
+// `ASYNC`: by cp.async; otherwise there are two stages.
+template <bool ASYNC, int LANES, int ZERO, int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS,
+          int DEPTH, int STAGES, int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H,
+          int W, int FILTERS, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW,
+          int OH, int OW>
 __device__ __forceinline__ void tvm_edge_tensor_conv(
-    typename tvm_edge_unit<LANES>::Sum* acc, const void* image, const void* filters,
+    typename tvm_edge_unit<LANES, ASYNC>::Sum* acc, const void* image, const void* filters,
     unsigned char* memory, int first_row, int first_column, int first_step) {
-  using Unit = tvm_edge_unit<LANES>;
+  using Unit = tvm_edge_unit<LANES, ASYNC>;
   constexpr int ACROSS = COLUMNS / (BESIDE * 8), SHARE = ROWS / (DOWN * 16) * ACROSS;
   constexpr int ITEMS = SHARE * WARPS * 32, UNITS = BLOCKS * KH * KW;
   constexpr int FILTER_UNITS = DEPTH * ROWS, PIXEL_UNITS = DEPTH * COLUMNS;
   constexpr int FILTER_LOADS = (FILTER_UNITS + ITEMS - 1) / ITEMS;
   constexpr int PIXEL_LOADS = (PIXEL_UNITS + ITEMS - 1) / ITEMS;
   constexpr int STAGE = (FILTER_UNITS + PIXEL_UNITS) * 16;
-  constexpr int PIECES = DEPTH / (2 * WARPS), SHARES = PIECES > 1 ? 2 : 1;
+  constexpr int PIECES = DEPTH / (2 * WARPS), SHARES = ASYNC && PIECES > 1 ? 2 : 1;
   // A step of whole blocks, or of one tap, has the same tap for all work-items.
   constexpr bool TOGETHER = BLOCKS % DEPTH == 0 || KH * KW == 1;
   static_assert(KH <= 32 && KW <= 32, "a line of a window has a bit for each tap");
+  static_assert(ASYNC || STAGES == 2, "registers are the third stage");
   const unsigned base = (unsigned)__cvta_generic_to_shared(memory);
   const int item = threadIdx.x, lane = item & 31, warp = item >> 5;
   const int slice = warp / SHARE, down = warp % SHARE / ACROSS, beside = warp % ACROSS;
@@ -150,7 +197,8 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
     pixel[s] = Place::of(image, block * (H * W) + line * W + column);
   }
   const uint4* filter = (const uint4*)filters + (item / ROWS * FILTERS + first_row + item % ROWS);
-  // One of `SHARES` shares of the loads of a step.
+  uint4 held[FILTER_LOADS + PIXEL_LOADS];
+  // One of `SHARES` shares of the loads of a step, to a stage or to registers.
   auto load = [&](int step, int stage, int share) {
     const unsigned to = base + stage * STAGE + item * 16;
 #pragma unroll
@@ -159,8 +207,9 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       const bool exists = WHOLE || u < UNITS;
       const uint4* from = (const uint4*)filters + (u * FILTERS + first_row + i % ROWS);
       if (ITEMS % ROWS == 0) from = filter + (step * DEPTH + s * (ITEMS / ROWS)) * FILTERS;
-      if (FILTER_UNITS % ITEMS == 0 || i < FILTER_UNITS)
-        tvm_edge_copy<(CACHED > 1), 0>(to + s * ITEMS * 16, from, exists);
+      if (FILTER_UNITS % ITEMS != 0 && i >= FILTER_UNITS) continue;
+      if (ASYNC) tvm_edge_copy<(CACHED > 1), 0>(to + s * ITEMS * 16, from, exists);
+      else tvm_edge_read<0>(held[s], from, exists);
     }
     const int first = step * DEPTH / BLOCKS;
 #pragma unroll
@@ -174,9 +223,26 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       exists = exists && (lines[s] >> y & across & 1);
       const int further = block * (H * W) + y * DH * W + x * DW;
       const uint4* from = Place::at(image, pixel[s], further);
-      if (PIXEL_UNITS % ITEMS == 0 || i < PIXEL_UNITS)
-        tvm_edge_copy<(CACHED > 0), ZERO>(to + (FILTER_UNITS + s * ITEMS) * 16, from, exists);
+      if (PIXEL_UNITS % ITEMS != 0 && i >= PIXEL_UNITS) continue;
+      const unsigned own = to + (FILTER_UNITS + s * ITEMS) * 16;
+      if (ASYNC) tvm_edge_copy<(CACHED > 0), ZERO>(own, from, exists);
+      else tvm_edge_read<ZERO>(held[FILTER_LOADS + s], from, exists);
     }
+  };
+  auto commit = [&](int stage) {  // what was loaded before
+    if (ASYNC) {
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      return;
+    }
+    const unsigned to = base + stage * STAGE + item * 16;
+#pragma unroll
+    for (int s = 0; s < FILTER_LOADS; s++)
+      if (FILTER_UNITS % ITEMS == 0 || item + s * ITEMS < FILTER_UNITS)
+        tvm_edge_write(to + s * ITEMS * 16, held[s]);
+#pragma unroll
+    for (int s = 0; s < PIXEL_LOADS; s++)
+      if (PIXEL_UNITS % ITEMS == 0 || item + s * ITEMS < PIXEL_UNITS)
+        tvm_edge_write(to + (FILTER_UNITS + s * ITEMS) * 16, held[FILTER_LOADS + s]);
   };
 #pragma unroll
   for (int i = 0; i < DOWN * BESIDE * 4; i++) acc[i] = 0;
@@ -186,8 +252,9 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 #pragma unroll
       for (int share = 0; share < SHARES; share++) load(first_step + s, s, share);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit(s);
   }
+  if (!ASYNC && STEPS > 1) load(first_step + 1, 1, 0);
   const unsigned of_filters = ((lane >> 4) * ROWS + down * DOWN * 16 + (lane & 15)) * 16;
   // A lane's two results of a piece are four pixels apart: four lanes then store side by side.
   const int shuffled = (lane & 1) * 4 + ((lane & 7) >> 1);
@@ -208,7 +275,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
       tvm_edge_two_matrices(b[to][BESIDE - 1],
                             at + of_pixels + (k * COLUMNS + (BESIDE - 1) * 8) * 16);
   };
-  tvm_edge_wait<STAGES - 2, ITEMS>();
+  tvm_edge_wait<ASYNC, STAGES - 2, ITEMS>();
   fetch(0, 0, 0);
   int stage = 0, next = STAGES - 1;
   constexpr int AT_ONCE = PIECES % 2 ? 2 : 1;  // constants index registers
@@ -220,13 +287,14 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 #pragma unroll
       for (int piece = 0; piece < PIECES; piece++) {
         const int now = ((step - first) * PIECES + piece) % 2;
-        if (piece < SHARES && step + STAGES - 1 < STEPS)
+        if (ASYNC && piece < SHARES && step + STAGES - 1 < STEPS)
           load(first_step + step + STAGES - 1, next, piece);
         if (piece == PIECES - 1) {
-          asm volatile("cp.async.commit_group;" ::: "memory");
+          if (ASYNC || step + 1 < STEPS) commit(next);
+          if (!ASYNC && step + STAGES < STEPS) load(first_step + step + STAGES, 0, 0);
           next = next + 1 == STAGES ? 0 : next + 1;
           stage = stage + 1 == STAGES ? 0 : stage + 1;
-          tvm_edge_wait<STAGES - 2, ITEMS>();
+          tvm_edge_wait<ASYNC, STAGES - 2, ITEMS>();
         }
         fetch((piece + 1) % PIECES, stage, 1 - now);
         if (LANES == 4) {  // the instruction itself would truncate
@@ -238,12 +306,14 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
                   : "=r"(b[now][j][k]) : "f"(__uint_as_float(b[now][j][k])));
         }
 #pragma unroll
-        for (int i = 0; i < DOWN; i++)
+        for (int k = 0; k < Unit::TIMES; k++)
 #pragma unroll
-          for (int n = 0; n < BESIDE; n++) {  // there and back: a turn keeps its operand
-            const int j = i % 2 ? BESIDE - 1 - n : n;
-            Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j]);
-          }
+          for (int i = 0; i < DOWN; i++)
+#pragma unroll
+            for (int n = 0; n < BESIDE; n++) {  // there and back: a turn keeps its operand
+              const int j = i % 2 ? BESIDE - 1 - n : n;
+              Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j], k);
+            }
       }
     }
   }
@@ -251,7 +321,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
     constexpr int COUNT = DOWN * BESIDE * 4;
     typename Unit::Sum* sums = (typename Unit::Sum*)memory;
     const int own = (down * ACROSS + beside) * 32 + lane;
-    tvm_edge_wait<0, ITEMS>();
+    tvm_edge_wait<ASYNC, 0, ITEMS>();
     if (slice > 0) {
 #pragma unroll
       for (int i = 0; i < COUNT; i++) sums[((slice - 1) * COUNT + i) * (SHARE * 32) + own] = acc[i];
@@ -267,24 +337,6 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 }
 #endif
 """
-
-_TYPES = {
-    "float16": "half",
-    "float32": "float",
-    "int8": "signed char",
-    "int32": "int",
-    "uint8": "unsigned char",
-}
-"""Types that lanes are loaded and stored in, as CUDA calls them."""
-
-_BYTES = {"float16": 2, "float32": 4, "int8": 1, "int32": 4, "uint8": 1}
-_VECTORS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-"""Types of so many bytes."""
-
-
-def has_vectors(dtype: str) -> bool:
-    """Return whether lanes of a type are loaded and stored together."""
-    return dtype in _TYPES
 
 
 def multiply_tile(
@@ -314,92 +366,3 @@ def multiply_tile(
     pointers = [T.address_of(each[offset]) for each, offset in places]
     name = f"tvm_edge_tensor_conv<{', '.join(str(int(p)) for p in parameters)}>"
     T.evaluate(cuda_func_call(name, *pointers, *first, source_code=_TILE))
-
-
-def load_vector(registers: Any, source: Any, offset: tirx.Expr, count: int) -> None:
-    """Load `count` neighbours from `offset` on to `registers` of their type, or int32 of int8."""
-    dtype = str(source.dtype)
-    kind, width = _TYPES[dtype], min(count, 16 // _BYTES[dtype])
-    vector, target = _VECTORS[width * _BYTES[dtype]], _TYPES[str(registers.dtype)]
-    name = f"tvm_edge_load_{dtype}_{count}"
-    code = f"""
-__device__ __forceinline__ void {name}({target}* registers, const {kind}* source) {{
-#pragma unroll
-  for (int i = 0; i < {count}; i += {width}) {{
-    const {vector} loaded = *(const {vector}*)(source + i);
-#pragma unroll
-    for (int k = 0; k < {width}; k++) registers[i + k] = ((const {kind}*)&loaded)[k];
-  }}
-}}
-"""
-    pointers = T.address_of(registers[0]), T.address_of(source[offset])
-    T.evaluate(cuda_func_call(name, *pointers, source_code=code))
-
-
-_ROUND = """  union Stored {{
-    half2 pairs[{pairs}];
-    {vector} vector;
-    __device__ Stored() {{}}
-  }} stored;
-#pragma unroll
-  for (int i = 0; i < {pairs}; i++)
-    stored.pairs[i] = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
-  *({vector}*)target = stored.vector;
-"""
-_PACK = """  alignas(16) unsigned words[{words}];
-#pragma unroll
-  for (int i = 0; i < {words}; i++) {{
-    const unsigned low = __byte_perm(values[4 * i], values[4 * i + 1], 0x0040);
-    const unsigned high = __byte_perm(values[4 * i + 2], values[4 * i + 3], 0x0040);
-    words[i] = __byte_perm(low, high, 0x5410);
-  }}
-  *({vector}*)target = *(const {vector}*)words;
-"""
-_PACK_TWO = "  *(unsigned short*)target = __byte_perm(values[0], values[1], 0x0040);\n"
-_COPY = """#pragma unroll
-  for (int i = 0; i < {count}; i += {width})
-    *({vector}*)(target + i) = *(const {vector}*)(values + i);
-"""
-
-
-def store_vector(target: Any, offset: tirx.Expr, values: Sequence[tirx.Expr]) -> None:
-    """Store values side by side: float32 rounded to float16, or int32 as the int8 that they are."""
-    count, dtype = len(values), str(target.dtype)
-    name, size = f"tvm_edge_store_{dtype}_{count}", _BYTES[dtype]
-    given = "float" if dtype.startswith("float") else "int"
-    width = min(count, 16 // size)
-    vector = _VECTORS[width * size]
-    if size == 2:
-        body = _ROUND.format(pairs=count // 2, vector=vector)
-    elif size == 1:
-        body = _PACK_TWO if count == 2 else _PACK.format(words=count // 4, vector=vector)
-    else:
-        body = _COPY.format(count=count, width=width, vector=vector)
-    names = [f"v{i}" for i in range(count)]
-    given_all = ", ".join(f"{given} {name}" for name in names)
-    code = f"""
-__device__ __forceinline__ void {name}({_TYPES[dtype]}* target, {given_all}) {{
-  alignas(16) const {given} values[{count}] = {{{", ".join(names)}}};
-{body}}}
-"""
-    T.evaluate(cuda_func_call(name, T.address_of(target[offset]), *values, source_code=code))
-
-
-def add_sums(registers: Any, source: Any, offset: tirx.Expr, count: int) -> None:
-    """Add `count` partial sums, four at least, from `offset` on to `registers`."""
-    kind = _TYPES[str(source.dtype)]
-    name = f"tvm_edge_add_{kind}s_{count}"
-    code = f"""
-__device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) {{
-#pragma unroll
-  for (int i = 0; i < {count}; i += 4) {{
-    const {kind}4 loaded = *(const {kind}4*)(source + i);
-    registers[i] += loaded.x;
-    registers[i + 1] += loaded.y;
-    registers[i + 2] += loaded.z;
-    registers[i + 3] += loaded.w;
-  }}
-}}
-"""
-    pointers = T.address_of(registers[0]), T.address_of(source[offset])
-    T.evaluate(cuda_func_call(name, *pointers, source_code=code))

@@ -22,6 +22,7 @@ from tvm_edge.schedules.gpu.tensor_tile import (
     convolution_cycles,
     pass_cycles,
     possible_tensor_tiles,
+    suits,
 )
 from tvm_edge.schedules.gpu.tensor_winograd import TILE, products_of, units_of_transforms
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
@@ -97,8 +98,8 @@ def _multiplied(workload: ConvWorkload, config: ConvConfig) -> TensorConv:
 
 def tensor_objection(workload: ConvWorkload, dtype: str, spec: DeviceSpec) -> str:
     """Return why a convolution is not in such blocks; empty if it is."""
-    block = BLOCKS.get(dtype)
-    if not spec.tensor_cores or block is None:
+    cores, block = spec.tensor_cores, BLOCKS.get(dtype)
+    if cores is None or block is None or dtype not in cores.dtypes:
         return f"{spec.name} has no tensor cores for {dtype}"
     if workload.depthwise:
         few = f"{workload.channels} channels do not fill blocks of {block}"
@@ -124,8 +125,9 @@ def tensor_configs(workload: ConvWorkload, spec: DeviceSpec) -> tuple[ConvConfig
         return (chosen,)
     found: list[ConvConfig] = []
     for config in sorted(_algorithms(workload, dtype), key=lambda own: own != chosen):
-        tiles = possible_tensor_tiles(_multiplied(workload, config), spec)
+        conv = _multiplied(workload, config)
+        tiles = possible_tensor_tiles(conv, spec)
         ways = [replace(tile, cached=c) for tile in tiles for c in (tile.cached, *_CACHED)]
-        ways = list(dict.fromkeys(ways))
-        found += [replace(config, knobs=knobs_as_text(tile)) for tile in ways]
+        legal = [tile for tile in dict.fromkeys(ways) if suits(tile, conv, spec)]
+        found += [replace(config, knobs=knobs_as_text(tile)) for tile in legal]
     return tuple(found)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.gpu.cycles import ALUS, REGISTERS, RESIDENT
+from tvm_edge.hardware.tensor_cores import TensorCores
+from tvm_edge.schedules.gpu.cycles import ALUS, REGISTERS
 from tvm_edge.schedules.gpu.tensor_conv import TensorConv
 
 __all__ = [
@@ -76,6 +77,14 @@ class TensorTile:
         staged = 16 * self.depth * (self.rows + self.columns) * self.stages
         return max(staged, 4 * (self.warps - 1) * self.rows * self.columns)
 
+    def registers(self, cores: TensorCores) -> int:
+        """Estimate the registers of a work-item: accumulators, two sets of operands, the rest."""
+        own = self.down * self.beside * 4 + 2 * (4 * self.down + 2 * self.beside)
+        held = 0  # units of the next step
+        if not cores.async_copies:
+            held = sum(-(-self.depth * side // self.items) for side in (self.rows, self.columns))
+        return own + 4 * held + _OTHER_REGISTERS
+
     def steps(self, conv: TensorConv) -> int:
         """Count the steps of a work-group."""
         return -(-conv.units // (self.depth * self.parts))
@@ -84,9 +93,8 @@ class TensorTile:
 _PARTS = (1, 2, 4, 8, 16)
 _MOST_WORKSPACE = 32 << 20  # bytes
 
-# Of a core. An Orin has 163 KiB of shared memory for a third less work-groups than an H100.
-_LOCAL = 163 << 10
-_OTHER_REGISTERS = 50
+# Of a work-item, beside accumulators and operands; and the most there are.
+_OTHER_REGISTERS, _MOST_REGISTERS = 50, 255
 
 # Cycles: of a launch, of a work-group until its first step, at least of a step, of a step anyway;
 # of a piece (16 by 8 by 16 products) on all tensor cores, and at least on those of its warp; of 128
@@ -102,9 +110,6 @@ _TWO_STAGES = 1.04
 # Of a transform of Winograd's algorithm, fitted to 120 convolutions by it on 8, 16 and 132
 # multiprocessors of an H200: of its launch, and of a unit that it moves.
 _PASS, _PASSED_UNIT = 3270.0, 0.319
-
-# Shared memory that a work-group may have on every device with these instructions.
-_MOST_LOCAL = 99 << 10
 
 _SHAPES = (
     # rows, columns, down, beside, warps, depth, stages
@@ -163,11 +168,20 @@ The last five are the fastest of 234 tiles of nine 3x3 convolutions of vgg19 and
 14 multiprocessors of an H200: of few stages, each of them long.
 """
 
+_SHAPES_OF_TWO = tuple(dict.fromkeys((*shape[:-1], 2) for shape in _SHAPES))
+"""For copies through registers. Not measured on a GPU that has no others."""
+
 
 def suits(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> bool:
     """Return whether a device runs a convolution by a tile."""
+    cores = spec.tensor_cores
+    assert cores is not None, "callers ask for them first"
+    staged = cores.async_copies or (
+        tile.stages == 2 and tile.cached == 0 and tile.registers(cores) <= _MOST_REGISTERS
+    )
     return (
-        conv.filters % tile.rows == 0
+        staged
+        and conv.filters % tile.rows == 0
         and tile.down * 16 <= conv.stack
         and tile.down in (1, 2, 4)
         and tile.rows % (tile.down * 16) == 0
@@ -176,7 +190,7 @@ def suits(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> bool:
         and tile.stages > 1
         and 1 <= tile.parts <= -(-conv.units // tile.depth)
         and 1 in (tile.parts, conv.products)
-        and tile.local_bytes <= _MOST_LOCAL
+        and tile.local_bytes <= cores.local_memory
         and tile.items <= spec.max_work_group_size
     )
 
@@ -186,8 +200,9 @@ def possible_tensor_tiles(conv: TensorConv, spec: DeviceSpec) -> list[TensorTile
     found = []
     # A memory transaction has 32 bytes, two pixels: of those that a stride skips the next tap has
     # use: up to a third faster on few channels. Elsewhere the L1 cache costs 3 to 7 %.
-    cached = int(conv.stride_w > 1 and conv.kernel_w > 1)
-    for shape in _SHAPES:
+    copies = spec.tensor_cores is not None and spec.tensor_cores.async_copies
+    cached = int(copies and conv.stride_w > 1 and conv.kernel_w > 1)
+    for shape in _SHAPES if copies else _SHAPES_OF_TWO:
         for parts in _PARTS:
             tile = TensorTile(*shape, cached=cached, parts=parts)
             workspace = 4 * parts * conv.filters * conv.pixels
@@ -216,7 +231,7 @@ def estimated_cycles(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> fl
     groups = conv.filters // tile.rows * -(-conv.pixels // tile.columns) * tile.parts
     groups *= conv.products
     own = -(-groups // cores)
-    resident = min(_resident(tile), own)
+    resident = min(_resident(tile, spec), own)
     pieces = tile.depth / 2 * (tile.rows / 16) * (tile.columns / 8)
     of_warp = tile.depth / 2 / tile.warps * tile.down * tile.beside
     lines = (tile.rows + tile.columns) * tile.depth / 8
@@ -267,10 +282,10 @@ def memory_cycles(nbytes: float, spec: DeviceSpec) -> float:
     return nbytes * clock_ghz / spec.bandwidth_gbs
 
 
-def _resident(tile: TensorTile) -> int:
+def _resident(tile: TensorTile, spec: DeviceSpec) -> int:
     """Work-groups that a core has at once."""
-    registers = tile.down * tile.beside * 4 + 2 * (4 * tile.down + 2 * tile.beside)
-    registers = min(registers + _OTHER_REGISTERS, 255)
-    by_registers = REGISTERS // (tile.items * registers)
-    by_memory = _LOCAL // (tile.local_bytes + 1024)
-    return max(1, min(by_registers, RESIDENT // tile.items, by_memory))
+    cores = spec.tensor_cores
+    assert cores is not None, "callers ask for them first"
+    by_registers = REGISTERS // (tile.items * min(tile.registers(cores), _MOST_REGISTERS))
+    by_memory = cores.core_memory // (tile.local_bytes + 1024)
+    return max(1, min(by_registers, cores.resident // tile.items, by_memory))

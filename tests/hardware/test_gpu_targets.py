@@ -10,10 +10,11 @@ import pytest
 import tvm
 
 from tvm_edge import InputError
-from tvm_edge.hardware import resolve_target
+from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.kinds import GpuKind
 from tvm_edge.hardware.kinds.cuda import CudaKind
 from tvm_edge.hardware.presets import GENERIC_CUDA, GENERIC_OPENCL, PRESETS
+from tvm_edge.hardware.tensor_cores import AMPERE, TURING
 from tvm_edge.host import machine
 
 
@@ -91,25 +92,47 @@ def test_tags_of_gpus(target: str, key: str) -> None:
         assert resolved.cpu.target.attrs["mcpu"] == tag.host.attrs["mcpu"]
 
 
-@pytest.mark.parametrize(("name", "cores", "bandwidth"), [("Orin", 8, 68.0), ("Orin", 14, 204.8)])
-def test_a_board_that_the_driver_names_has_the_memory_of_its_preset(
-    name: str, cores: int, bandwidth: float
-) -> None:
-    """The driver of every Jetson Orin calls it so; the number of multiprocessors tells which."""
+def spec_said(name: str, cores: int, capability: str) -> DeviceSpec:
+    """What a driver's answers become."""
     said = {
         "device_name": name,
         "multi_processor_count": cores,
-        "compute_version": "8.7",
+        "compute_version": capability,
         "max_clock_rate": 625_000,
         "warp_size": 32,
         "max_threads_per_block": 1024,
         "max_shared_memory_per_block": 48 << 10,
         "l2_cache_size_bytes": 2 << 20,
     }
-    spec = CudaKind().spec_of(SimpleNamespace(**said), 0)
+    return CudaKind().spec_of(SimpleNamespace(**said), 0)
+
+
+@pytest.mark.parametrize(("name", "cores", "bandwidth"), [("Orin", 8, 68.0), ("Orin", 14, 204.8)])
+def test_a_board_that_the_driver_names_has_the_memory_of_its_preset(
+    name: str, cores: int, bandwidth: float
+) -> None:
+    """The driver of every Jetson Orin calls it so; the number of multiprocessors tells which."""
+    spec = spec_said(name, cores, "8.7")
     assert (spec.name, spec.cores, spec.bandwidth_gbs) == ("Orin", cores, bandwidth)
-    other = CudaKind().spec_of(SimpleNamespace(**{**said, "device_name": "NVIDIA H100"}), 0)
-    assert other.bandwidth_gbs == 0
+    assert spec_said("NVIDIA H100", cores, "8.7").bandwidth_gbs == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "cores"),
+    [
+        ("Tesla T4", "7.5", TURING),
+        ("NVIDIA GeForce RTX 2070", "7.5", TURING),
+        ("NVIDIA GeForce GTX 1660 Ti", "7.5", None),
+        ("NVIDIA T1000 8GB", "7.5", None),
+        ("NVIDIA GeForce MX450", "7.5", None),
+        ("Tesla V100-SXM2-16GB", "7.0", None),
+        ("NVIDIA H100", "9.0", AMPERE),
+    ],
+)
+def test_tensor_cores_are_told_by_capability_and_name(
+    name: str, capability: str, cores: Any
+) -> None:
+    assert spec_said(name, 40, capability).tensor_cores == cores
 
 
 @pytest.mark.usefixtures("no_gpu")

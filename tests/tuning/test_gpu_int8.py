@@ -45,10 +45,10 @@ from tvm_edge.tuning.tunable import convolutions_of
 from tvm_edge.tuning.worker import Done, Failed
 
 CPU = resolve_target("llvm")
-TURING = {"kind": "cuda", "arch": "sm_75"}
-"""Without the tensor cores whose kernels have no choice of configs."""
+PASCAL = {"kind": "cuda", "arch": "sm_61"}
+"""Instructions for dot products, and no tensor cores, whose kernels have another template."""
 
-TURING_SPEC = resolve_target(TURING).spec
+PASCAL_SPEC = resolve_target(PASCAL).spec
 BYTES = {"dtype": "int8"}
 WORKLOADS = {
     "dense": conv(channels=22, filters=24, width=13, **BYTES),
@@ -93,7 +93,7 @@ def assert_all_tuned(logs: Path, kind: str) -> None:
 # ----------------------------------------------------------------------------------------- tasks
 
 
-@pytest.mark.parametrize("target", [TURING, "mali-t860", "mali-g76", "adreno-640"])
+@pytest.mark.parametrize("target", [PASCAL, "mali-t860", "mali-g76", "adreno-640"])
 def test_convolutions_of_bytes_are_tasks_of_every_gpu(target: str) -> None:
     resolved = resolve_target(target)
     tasks = extract_tasks(PLAIN_MODEL, resolved)
@@ -129,7 +129,7 @@ def matrices() -> QuantizedGraph:
 
 def test_products_with_constant_matrices_are_tasks() -> None:
     """Rows are pixels. Of one row sums are shared out, which is no matter of knobs."""
-    resolved = resolve_target(TURING)
+    resolved = resolve_target(PASCAL)
     assert len(convolutions_of(matrices().model(), resolved)) == 2
     (task,) = extract_tasks(matrices().model(), resolved)
     assert (task.workload.width, task.workload.channels, task.workload.filters) == (9, 96, 48)
@@ -219,7 +219,7 @@ def test_copies_have_filters_of_their_own_and_are_timed_as_in_a_network(
 ) -> None:
     """Inside the recorded graph but for the one whose result is an output; a kernel each."""
     model = repeat_convolution(workload, make_problem(workload), 5, sampled=True)
-    plan = lowered_model(model, TURING, "none")
+    plan = lowered_model(model, PASCAL, "none")
     shape = [int(dim) for dim in int8_tensors(workload)[1].shape]
     filters = {w.value.numpy().tobytes() for w in plan.weights if list(w.value.shape) == shape}
     assert len(filters) == 5
@@ -239,7 +239,7 @@ def test_copies_do_not_share_a_launch(dtype: str, monkeypatch: pytest.MonkeyPatc
     """As they would where ``compile`` decides: they do not depend on each other."""
     monkeypatch.setattr(compiler, "build", lambda *_, **__: None)  # for a device that is not here
     monkeypatch.setattr(CompiledModel, "build_programs", lambda *_: None)
-    target, workload = TURING, replace(WORKLOADS["dense"], dtype=dtype)
+    target, workload = PASCAL, replace(WORKLOADS["dense"], dtype=dtype)
     config = legal_configs(workload, resolve_target(target))[0]
     made: Any = candidates._model(workload, config, make_problem(workload), target)
     assert [k.rule.split("_")[0] for k in made.report.kernels].count("tiled") == 24
@@ -314,7 +314,7 @@ def test_any_configuration_gives_the_same_bytes(
 
 def test_records_of_another_instruction_are_not_taken(tmp_path: Path) -> None:
     """On a device of the same name, whose driver has another; byte by byte all are alike."""
-    target = TURING
+    target = PASCAL
     resolved = resolve_target(target)
     assert resolved.spec.dot_product == "dp4a"
     without = replace(resolved.spec, dot_product="")
@@ -330,11 +330,11 @@ def test_records_of_another_instruction_are_not_taken(tmp_path: Path) -> None:
         assert "has conv2d_int8.gpu.dp4a" in reason
     (depthwise,) = (w for w in workloads if w.depthwise)
     assert (
-        template_of(without, depthwise) == template_of(TURING_SPEC, depthwise) == "conv2d_int8.gpu"
+        template_of(without, depthwise) == template_of(PASCAL_SPEC, depthwise) == "conv2d_int8.gpu"
     )
     dense = workloads[0]
-    record = measured(dense, configs[dense], TURING_SPEC, "cuda")
-    assert config_of(record, config_space(dense, TURING_SPEC), TURING_SPEC) == configs[dense]
+    record = measured(dense, configs[dense], PASCAL_SPEC, "cuda")
+    assert config_of(record, config_space(dense, PASCAL_SPEC), PASCAL_SPEC) == configs[dense]
     with pytest.raises(ValueError, match=r"has conv2d_int8\.gpu$"):
         config_of(record, config_space(dense, without), without)
 
@@ -357,12 +357,12 @@ def test_records_of_another_version_or_of_float32_are_not_taken(tmp_path: Path) 
 
 
 def test_of_another_gpu_only_what_is_plausible_is_taken(tmp_path: Path) -> None:
-    target = TURING
+    target = PASCAL
     resolved = resolve_target(target)
-    other = replace(TURING_SPEC, key="cuda/another", cores=132)
+    other = replace(PASCAL_SPEC, key="cuda/another", cores=132)
     workloads = list(convolutions_of(PLAIN_MODEL, resolved))
-    configs = {w: config_space(w, TURING_SPEC).configs[-1] for w in workloads[:1]}
-    configs |= {w: config_space(w, TURING_SPEC).configs[3] for w in workloads[1:]}
+    configs = {w: config_space(w, PASCAL_SPEC).configs[-1] for w in workloads[:1]}
+    configs |= {w: config_space(w, PASCAL_SPEC).configs[3] for w in workloads[1:]}
     add_records(tmp_path, records_for(configs, other, "cuda"))
     plan = lowered_model(PLAIN_MODEL, target, "none", tuning_logs=tmp_path)
     info = plan.report.records

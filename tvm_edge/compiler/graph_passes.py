@@ -201,7 +201,7 @@ GRAPH = (
         lambda c: (
             c.resolved.spec.has_cpu_cores
             or c.layouts.plan is not None
-            or c.resolved.spec.tensor_cores
+            or c.resolved.spec.tensor_cores is not None
         ),
         "cores of a CPU, layouts of records, or tensor cores",
     ),

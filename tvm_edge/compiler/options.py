@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ __all__ = [
 
 _PRECISIONS = ("float32", "tf32", "float16", "mixed", "bfloat16")
 _LOWER = ("float16", "mixed", "bfloat16")
-_TENSOR_CORES = 80  # NVIDIA's architectures whose tensor cores take tf32
 _FALLBACKS = ("auto", "list", "none", "error")
 _LEAST_WINDOW = 64 << 10  # asking for a part costs as much as reading some KiB
 
@@ -133,9 +131,8 @@ def check_precision(precision: str, resolved: ResolvedTarget) -> None:
         )
     if precision != "tf32":
         return
-    # "sm_90", and "sm_90a" of the same device.
-    arch = re.search(r"\d+", str(resolved.target.attrs.get("arch", "")))
-    if resolved.kind != "cuda" or arch is None or int(arch.group()) < _TENSOR_CORES:
+    cores = resolved.spec.tensor_cores
+    if cores is None or "float32" not in cores.dtypes:
         raise InputError(
             f"precision='tf32' needs tensor cores that have it, and the target is {resolved.kind} "
             f"({resolved.spec.name}); use target='cuda' on an NVIDIA GPU of compute capability "

@@ -73,5 +73,5 @@ def describe_gpu(
         key=tag or f"{kind.name}/{arch or 'described'}",
         name=f"{name} (as described)",
     )
-    spec = replace(spec, **said, tensor_cores=kind.has_tensor_cores(arch))  # type: ignore[arg-type]
+    spec = replace(spec, **said, tensor_cores=kind.tensor_cores(arch))  # type: ignore[arg-type]
     return spec, kind.config(spec, arch)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tvm_edge.hardware.spec import DeviceSpec
+from tvm_edge.hardware.tensor_cores import AMPERE, TURING, TensorCores
 
 __all__ = ["GENERIC_CUDA", "GENERIC_OPENCL", "PRESETS", "Preset", "preset_by_device_name"]
 
@@ -165,7 +166,7 @@ def _jetson(
     bandwidth: float,
     float16: bool = True,
     dp4a: bool = True,
-    tensor_cores: bool = True,
+    tensor_cores: TensorCores | None = AMPERE,
 ) -> DeviceSpec:
     return DeviceSpec(
         key=f"nvidia/{key}",
@@ -377,7 +378,7 @@ PRESETS: dict[str, Preset] = {
             l2=256 * KIB,
             bandwidth=25.6,
             dp4a=False,  # compute capability 5.3
-            tensor_cores=False,
+            tensor_cores=None,
         ),
         _aarch64("cortex-a57", 4),
         45.8,
@@ -397,7 +398,7 @@ PRESETS: dict[str, Preset] = {
                 bandwidth=14.9,
                 float16=False,
                 dp4a=False,
-                tensor_cores=False,
+                tensor_cores=None,
             ),
             alus=192,
             peak_gflops=327.2,
@@ -439,6 +440,7 @@ GENERIC_CUDA = DeviceSpec(
     cache_line=128,
     float16=True,
     unified_memory=False,
+    tensor_cores=TURING,
     dot_product="dp4a",
 )
 """The oldest architecture that CUDA 13 builds for."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tvm_edge.hardware.tensor_cores import TensorCores
+
 __all__ = ["DeviceSpec"]
 
 
@@ -81,9 +83,8 @@ class DeviceSpec:
     float16_vectors : bool
         Of a CPU: whether one instruction converts a vector between float16 and float32 (x86: F16C
         or AVX-512, Arm: NEON).
-    tensor_cores : bool
-        Whether it is an NVIDIA GPU of compute capability 8.0 or newer, reached by CUDA: its tensor
-        cores multiply float16 and tf32, and copies to local memory need no registers.
+    tensor_cores : TensorCores or None
+        Of an NVIDIA GPU of compute capability 7.5 or newer, reached by CUDA.
     dot_product : str
         The instruction that adds four products of 8-bit numbers to an int32; empty where there is
         none, or the code has no way to it. Of a CPU one of ``vnni512``, ``vnni256``, ``sdot``, in
@@ -129,7 +130,7 @@ class DeviceSpec:
     float16: bool = False
     float64: bool = True
     float16_vectors: bool = False
-    tensor_cores: bool = False
+    tensor_cores: TensorCores | None = None
     dot_product: Literal[
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
     ] = ""

@@ -80,7 +80,10 @@ def _lower_matmul(site: KernelSite, call: relax.Call) -> relax.Expr:
     weights, shape = constant_of(call.args[1]), static_shape(call.args[0].ty)
     dtype = str(call.ty.dtype)
     taken = dtype == "float16" or (dtype == "float32" and site.precision == "tf32")
-    if not site.spec.tensor_cores or weights is None or not taken or str(weights.dtype) != dtype:
+    cores = site.spec.tensor_cores
+    if cores is None or dtype not in cores.dtypes or not taken:
+        return call
+    if weights is None or str(weights.dtype) != dtype:
         return call
     if shape is None or len(shape) != 2 or weights.ndim != 2:
         return call

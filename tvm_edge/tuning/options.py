@@ -120,7 +120,7 @@ def check_tuned_precision(precision: str, resolved: ResolvedTarget) -> None:
     if precision != "float32" and not resolved.spec.tensor_cores:
         raise InputError(
             f"precision={precision!r} cannot be tuned on {resolved.spec.name}: records beside "
-            "those of float32 and int8 are of NVIDIA's tensor cores (compute capability 8.0 or "
+            "those of float32 and int8 are of NVIDIA's tensor cores (compute capability 7.5 or "
             "newer); leave precision out",
             name="precision",
             expected="'float32'",

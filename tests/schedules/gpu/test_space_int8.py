@@ -38,9 +38,9 @@ WORKLOADS = {
     "a matrix": conv(channels=470, height=1, width=9, filters=48, **PIXELS),
 }
 FEW = conv(channels=470, height=1, width=1, filters=48, **PIXELS)
-TURING = replace(ORIN, tensor_cores=False)
-LARGE = replace(TURING, cores=132)
-SPECS = {"mali": MALI, "turing": TURING, "large": LARGE, "tiny": TINY}
+PASCAL = replace(ORIN, tensor_cores=None)
+LARGE = replace(PASCAL, cores=132)
+SPECS = {"mali": MALI, "pascal": PASCAL, "large": LARGE, "tiny": TINY}
 EVERY = [(spec, name) for spec in SPECS for name in WORKLOADS]
 
 
@@ -126,7 +126,7 @@ def test_words_have_steps_of_four_of_them() -> None:
     assert {1, 2, 4, 8} <= parts
 
 
-@pytest.mark.parametrize("spec", [MALI, TURING], ids=["mali", "turing"])
+@pytest.mark.parametrize("spec", [MALI, PASCAL], ids=["mali", "pascal"])
 def test_what_no_rule_has_knobs_for_is_plain(spec: DeviceSpec) -> None:
     """Sums of few results are shared out by the rule for reductions."""
     assert space(FEW, spec) == (ConvConfig("plain"),) == (choose_config(FEW, spec),)

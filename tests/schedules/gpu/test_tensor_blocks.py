@@ -71,6 +71,7 @@ CONVOLUTIONS = {
 
 
 DTYPES = list(BLOCKS)
+TURING = {"kind": "cuda", "arch": "sm_75"}
 
 
 def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
@@ -254,12 +255,31 @@ def test_a_quantised_network_is_chosen_and_compiled() -> None:
     assert not any("dp4a" in rule for rule in rules)
 
 
-def test_turing_keeps_its_kernels() -> None:
-    turing = {"kind": "cuda", "arch": "sm_75"}
-    assert not resolve_target(turing).spec.tensor_cores
-    assert resolve_target({"kind": "cuda", "arch": "sm_87"}).spec.tensor_cores
-    compiled, _ = compiled_with_weights("3x3", turing)
-    assert "tensor_blocks" not in {kernel.rule for kernel in compiled.report.kernels}
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("workload", CONVOLUTIONS.values(), ids=list(CONVOLUTIONS))
+def test_tiles_of_turing_fit(workload: ConvWorkload, dtype: str) -> None:
+    """Two stages in its shared memory, and the units of a third in registers."""
+    spec, conv = resolve_target(TURING).spec, TensorConv.of(workload, dtype)
+    cores = spec.tensor_cores
+    assert cores is not None
+    tiles = possible_tensor_tiles(conv, spec)
+    assert tiles and choose_tensor_tile(conv, spec) == tiles[0]
+    assert all(tile.stages == 2 and tile.local_bytes <= 64 << 10 for tile in tiles)
+    assert all(tile.registers(cores) <= 255 for tile in tiles)
+    for change in ({"stages": 3}, {"cached": 1}):
+        assert not suits(replace(tiles[0], **change), conv, spec)
+    wide = TensorConv.of(
+        ConvWorkload(1, 64, 14, 14, 128, (1, 1), (1, 1), (0,) * 4, (1, 1), 1), dtype
+    )
+    assert not suits(TensorTile(128, 112, 4, 7, 1, 8, 2), wide, spec)
+    assert suits(TensorTile(128, 112, 4, 7, 1, 8, 2), wide, ORIN)
+
+
+@pytest.mark.parametrize("name", ["3x3", "parts", "depthwise", "product"])
+def test_chosen_and_compiled_for_turing(name: str) -> None:
+    compiled, _ = compiled_with_weights(name, TURING)
+    rules = {kernel.rule for kernel in compiled.report.kernels}
+    assert RULES.get(name, "tensor_blocks") in rules
 
 
 @pytest.mark.parametrize("name", ["3x3", "product"])
@@ -279,6 +299,19 @@ def test_results(name: str, precision: str, error: float, gpu: str) -> None:
     actual = compiled.run({each.name: graph.values[each.name] for each in compiled.inputs})
     for output, value in reference(graph.model(), graph.values).items():
         assert np.abs(actual[output] - value).max() <= error * np.abs(value).max(), output
+
+
+@pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_results_of_turing(name: str, gpu: str, turing: None) -> None:
+    """On any newer GPU: that the code has no newer instructions is for the compiler to say."""
+    test_results(name, "float16", 5e-3, gpu)
+
+
+@pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_results_of_int8_of_turing(dtype: str, gpu: str, turing: None) -> None:
+    test_results_of_int8(dtype, gpu)
 
 
 @pytest.mark.parametrize("gpu", ["cuda"], indirect=True)

@@ -129,3 +129,8 @@ def test_results(gpu: str) -> None:
     actual = compiled.run({each.name: values[each.name] for each in compiled.inputs})
     for output, value in reference(onnx_model, values).items():
         assert np.abs(actual[output] - value).max() <= 5e-3 * np.abs(value).max(), output
+
+
+@pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
+def test_results_of_turing(gpu: str, turing: None) -> None:
+    test_results(gpu)

@@ -11,6 +11,7 @@ from tvm_edge.hardware.kinds.protocol import GpuKind
 from tvm_edge.hardware.presets import GENERIC_CUDA, preset_by_device_name
 from tvm_edge.hardware.slug import slug
 from tvm_edge.hardware.spec import DeviceSpec
+from tvm_edge.hardware.tensor_cores import TensorCores, tensor_cores_since
 
 __all__ = ["CudaKind", "has_dp4a"]
 
@@ -21,8 +22,9 @@ _LANES = {"7.0": 64, "7.2": 64, "7.5": 64, "8.0": 64}
 # (`tvm_edge/lowering/dependent_launches.py`).
 _DP4A, _DEPENDENT_LAUNCHES = (6, 1), (9, 0)
 
-# Compute capability whose tensor cores have the instructions of our kernels.
-_TENSOR_CORES = (8, 0)
+# Turing without tensor cores (TU116, TU117): its compute capability is 7.5 as well, and those
+# instructions run there, slowly. Only the name tells.
+_WITHOUT_TENSOR_CORES = re.compile(r"GTX 16|\bT\d{3,4}\b|\bMX[45]50\b")
 
 # What one more kernel costs in a CUDA graph, microseconds: on an H100 that waits, and on one that
 # does not (0.40 less, the median of 72 groups of kernels).
@@ -65,15 +67,15 @@ class CudaKind(GpuKind):
             dot_product="dp4a" if _since(_DP4A, device) else "",
             unified_memory=False,
             float16=True,
-            tensor_cores=_since(_TENSOR_CORES, device),
+            tensor_cores=_tensor_cores(name, str(device.compute_version)),
         )
 
     def arch_of(self, index: int) -> str:
         return f"sm_{_compute_version(index).replace('.', '')}"
 
-    def has_tensor_cores(self, arch: str) -> bool:
+    def tensor_cores(self, arch: str) -> TensorCores | None:
         number = re.match(r"sm_(\d+)", arch)
-        return number is not None and divmod(int(number[1]), 10) >= _TENSOR_CORES
+        return tensor_cores_since(divmod(int(number[1]), 10)) if number else None
 
     def config(self, spec: DeviceSpec, arch: str = "") -> dict[str, Any]:
         return {
@@ -97,6 +99,13 @@ def has_dp4a(name: str) -> bool:
             return _since(_DP4A, device)
         index += 1
     return False
+
+
+def _tensor_cores(name: str, capability: str) -> TensorCores | None:
+    if _WITHOUT_TENSOR_CORES.search(name):
+        return None
+    major, minor = map(int, capability.split("."))
+    return tensor_cores_since((major, minor))
 
 
 def _compute_version(index: int) -> str:

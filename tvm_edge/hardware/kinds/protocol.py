@@ -9,6 +9,7 @@ import tvm
 
 from tvm_edge.hardware.limits import believable
 from tvm_edge.hardware.spec import DeviceSpec
+from tvm_edge.hardware.tensor_cores import TensorCores
 
 __all__ = ["GpuKind", "TargetKind"]
 
@@ -77,9 +78,9 @@ class GpuKind(TargetKind):
         """Return the architecture of a device that is here, as targets have it."""
         return ""
 
-    def has_tensor_cores(self, arch: str) -> bool:
-        """Return whether kernels for an architecture may use `DeviceSpec.tensor_cores`."""
-        return False
+    def tensor_cores(self, arch: str) -> TensorCores | None:
+        """Return the tensor cores of an architecture that kernels of this kind reach."""
+        return None
 
     def config(self, spec: DeviceSpec, arch: str = "") -> dict[str, Any]:
         """Return TVM's target, as a dict without a host."""
