@@ -18,6 +18,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.tensor_space import tensor_config, tensor_configs
+from tvm_edge.schedules.gpu.tensor_tile import choose_tensor_tile
 from tvm_edge.schedules.gpu.tensor_winograd import (
     frequency_filters,
     frequency_images,
@@ -89,6 +90,13 @@ def test_choice(workload: ConvWorkload, bandwidth: float, algorithm: str) -> Non
     for dtype in ("int8", "float32"):
         other = tensor_config(replace(workload, dtype=dtype), dtype, spec)
         assert other is not None and other.algorithm == "tensor"
+
+
+@pytest.mark.parametrize("sizes", [(128, 56, 256), (256, 56, 256), (256, 28, 512)], ids=str)
+def test_work_groups_that_share_a_core_hide_each_others_ends(sizes: tuple[int, int, int]) -> None:
+    """On 8 multiprocessors of an H200 tiles of 128 filters took 4 to 6 % less than those of 256."""
+    tile = choose_tensor_tile(products_of(same(*sizes)), replace(ORIN, cores=8))
+    assert (tile.rows, tile.columns) == (128, 112)
 
 
 def test_products_are_not_in_parts() -> None:
