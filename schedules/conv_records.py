@@ -41,7 +41,7 @@ def _of_instruction(name: str) -> str:
 TEMPLATES = {
     "conv2d.cpu": 1,
     "conv2d.gpu": 1,
-    "conv2d.gpu.tensor": 1,
+    "conv2d.gpu.tensor": 2,
     "conv2d_int8.cpu": 2,
     "parallel.cpu": 1,
     "parallel.gpu": 1,

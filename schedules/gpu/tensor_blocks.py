@@ -29,6 +29,10 @@ from tvm_edge.schedules.knobs import read_knobs
 __all__ = ["TensorBlocks"]
 
 
+_Pixel = tuple[tirx.Expr, Any]
+"""A pixel of the result, and the condition that it exists; ``None``: it does."""
+
+
 class TensorBlocks(ScheduleRule):
     """Dense convolutions of float16, int8 and tf32 in channel blocks, on tensor cores."""
 
@@ -102,22 +106,22 @@ class _Source:
         """Write the launch that multiplies; partial sums go to `parts`."""
         conv, cores = self.conv, spec.tensor_cores
         assert cores is not None, "the rule looks for them"
-        down, across = conv.filters // tile.rows, -(-conv.pixels // tile.columns)
+        down, across = conv.filters // tile.rows, tile.across(conv)
         groups = down * across * tile.parts * conv.products
         with launch(groups, tile.items) as (group, item):
             # Work-groups of the same pixels follow each other, those of a part or a product too.
             first_row = hold(tirx.floormod(group, down) * tile.rows)
             rest = tirx.floordiv(group, down)
-            first_column = hold(tirx.floormod(rest, across) * tile.columns)
+            first_column = hold(tirx.floormod(rest, across) * (1 if tile.patch else tile.columns))
             rest = tirx.floordiv(rest, across)
             part = hold(rest) if tile.parts > 1 else int32(0)
             product = hold(rest) if conv.products > 1 else int32(0)
-            memory = T.buffer_proxy(T.decl_buffer([tile.local_bytes], "uint8", scope="shared.dyn"))
+            local = tile.local_bytes(conv)
+            memory = T.buffer_proxy(T.decl_buffer([local], "uint8", scope="shared.dyn"))
             accumulators = registers(tile.down * tile.beside * 4, conv.accumulator_dtype)
             steps = tile.steps(conv)
-            whole = steps * tile.depth * tile.parts == conv.units
             first_of = (cores.async_copies, conv.lanes, conv.zero)
-            parameters = (*first_of, *tile.numbers, steps, whole, *conv.numbers)
+            parameters = (*first_of, *tile.numbers, steps, tile.whole(conv), *conv.numbers)
             plane = product * conv.blocks + self.operands.first
             image = flat[self.operands.image], plane * (conv.height * conv.width * conv.lanes)
             own = product * (conv.units * conv.filters * conv.lanes)
@@ -149,9 +153,8 @@ class _Source:
             + tirx.floordiv(lane, 4) * (stack // 8)
             + tirx.floordiv(tirx.floormod(row, stack), 8)
         )
-        column = hold(
-            first_column + tirx.floormod(warp, beside) * (tile.beside * 8) + tirx.floormod(lane, 4)
-        )
+        own_column = tirx.floormod(warp, beside) * (tile.beside * 8) + tirx.floormod(lane, 4)
+        pixels = self._pixels(tile, first_column, own_column)
         count = min(2 * tile.down, conv.lanes)
         for piece in range(0, 2 * tile.down, count):
             own = channel if piece == 0 else channel + piece
@@ -161,28 +164,56 @@ class _Source:
                 for j in range(tile.beside)
                 for k in range(2)
             ]
-            self._store_lanes(tile, epilogue, parts, (own, column, *number), values)
+            stored = list(zip(pixels, values, strict=True))
+            self._store_lanes(epilogue, parts, (own, *number), stored)
+
+    def _pixels(self, tile: TensorTile, first: tirx.Expr, own: tirx.Expr) -> list[_Pixel]:
+        """Return a lane's pixels: every fourth one from `own` on in the tile."""
+        conv, numbers = self.conv, range(0, 8 * tile.beside, 4)
+        if not tile.patch:
+            start = hold(first + own)
+            outside = conv.pixels % tile.columns != 0
+            pixels = [start + number for number in numbers]
+            return [(p, p < conv.pixels if outside else None) for p in pixels]
+        lines = tile.columns // tile.patch
+        across = -(-conv.columns // tile.patch)
+        of_image = across * -(-conv.lines // lines)
+        patch = first if conv.batch == 1 else hold(tirx.floormod(first, of_image))
+        top = hold(tirx.floordiv(patch, across) * lines)
+        left = hold(tirx.floormod(patch, across) * tile.patch)
+        begin = hold(own)
+        found: list[_Pixel] = []
+        for number in numbers:
+            line = top + tirx.floordiv(begin + number, tile.patch)
+            column = left + tirx.floormod(begin + number, tile.patch)
+            bounds = []
+            if conv.lines % lines:
+                bounds.append(line < conv.lines)
+            if conv.columns % tile.patch:
+                bounds.append(column < conv.columns)
+            pixel = line * conv.columns + column
+            if conv.batch > 1:
+                pixel += tirx.floordiv(first, of_image) * (conv.lines * conv.columns)
+            found.append((hold(pixel), tirx.all(*bounds) if bounds else None))
+        return found
 
     def _store_lanes(
         self,
-        tile: TensorTile,
         epilogue: TensorEpilogue,
         parts: Any,
         first: Sequence[tirx.Expr],
-        values: Sequence[Sequence[tirx.Expr]],
+        pixels: Sequence[tuple[_Pixel, Sequence[tirx.Expr]]],
     ) -> None:
-        """Store neighbouring channels of every fourth pixel."""
-        conv, (channel, column, part, product) = self.conv, first
-        count = len(values[0])
+        """Store neighbouring channels of pixels."""
+        conv, (channel, part, product) = self.conv, first
+        count = len(pixels[0][1])
         block = hold(tirx.floordiv(channel, conv.lanes))
         at = int32(0) if count == conv.lanes else hold(tirx.floormod(channel, conv.lanes))
         fewer = self.found.blocks * conv.lanes < conv.filters
         with when(block < self.found.blocks) if fewer else nullcontext():
             shared = [] if parts is not None else epilogue.of_channels(block, at, count)
-            for number, own in enumerate(values):
-                pixel = column + 4 * number
-                outside = conv.pixels % tile.columns != 0
-                with when(pixel < conv.pixels) if outside else nullcontext():
+            for (pixel, exists), own in pixels:
+                with nullcontext() if exists is None else when(exists):
                     if parts is not None:
                         line = part * (conv.filters // conv.lanes) + block
                         place = (line * conv.pixels + pixel) * conv.lanes + at

@@ -130,9 +130,14 @@ class TensorConv:
         return self.batch * self.lines * self.columns
 
     @property
+    def taps(self) -> int:
+        """Of the window."""
+        return self.kernel_h * self.kernel_w
+
+    @property
     def units(self) -> int:
         """Length of the reduction in units."""
-        return self.blocks * self.kernel_h * self.kernel_w
+        return self.blocks * self.taps
 
 
 def _stack(filters: int) -> int:

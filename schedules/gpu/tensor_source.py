@@ -7,6 +7,9 @@ neighbouring units there, 128 bytes of all banks, so that nothing needs to be sw
 instruction multiplies two units of a row, of whatever type: m16n8k16 of float16, m16n8k32 of int8,
 m16n8k8 of tf32.
 
+Pixels in order are copied for each tap. Those of a patch are copied once, with what is around them:
+:mod:`.tensor_patch`.
+
 Turing has no ``cp.async``: units wait in registers while the step before them is multiplied. Its
 instructions multiply one unit of a row: m16n8k8 of float16, and m8n8k16 of int8, half of the rows.
 """
@@ -20,11 +23,17 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script.ir_builder import tirx as T
 
+from tvm_edge.schedules.gpu.tensor_patch import PATCH
+
 __all__ = ["multiply_tile"]
 
-_TILE = r"""
+_TILE = (
+    r"""
 #ifndef TVM_EDGE_TENSOR_CORES
 #define TVM_EDGE_TENSOR_CORES
+"""
+    + PATCH
+    + r"""
 // Copy a unit. Where it does not exist, all its bytes are `ZERO`.
 template <bool L1, int ZERO>
 __device__ __forceinline__ void tvm_edge_copy(unsigned target, const void* source, bool exists) {
@@ -150,25 +159,29 @@ struct tvm_edge_place<true> {
 // A tile of filters (rows) by pixels (columns): see TensorTile and TensorConv for the parameters.
 // `ASYNC`: by cp.async; otherwise there are two stages.
 template <bool ASYNC, int LANES, int ZERO, int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS,
-          int DEPTH, int STAGES, int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H,
-          int W, int FILTERS, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW,
-          int OH, int OW>
+          int DEPTH, int STAGES, int CACHED, int PATCH, int STEPS, bool WHOLE, int BATCH,
+          int BLOCKS, int H, int W, int FILTERS, int KH, int KW, int SH, int SW, int TOP, int LEFT,
+          int DH, int DW, int OH, int OW>
 __device__ __forceinline__ void tvm_edge_tensor_conv(
     typename tvm_edge_unit<LANES, ASYNC>::Sum* acc, const void* image, const void* filters,
     unsigned char* memory, int first_row, int first_column, int first_step) {
   using Unit = tvm_edge_unit<LANES, ASYNC>;
   constexpr int ACROSS = COLUMNS / (BESIDE * 8), SHARE = ROWS / (DOWN * 16) * ACROSS;
-  constexpr int ITEMS = SHARE * WARPS * 32, UNITS = BLOCKS * KH * KW;
-  constexpr int FILTER_UNITS = DEPTH * ROWS, PIXEL_UNITS = DEPTH * COLUMNS;
+  constexpr int ITEMS = SHARE * WARPS * 32, TAPS = KH * KW, UNITS = BLOCKS * TAPS;
+  // A step is one tap of some blocks of a patch, whose pixels lie before all stages.
+  using Patch = tvm_edge_patch<COLUMNS, PATCH, KH, KW, DH, DW, OH, OW>;
+  constexpr int OWN_BLOCKS = STEPS / TAPS * DEPTH, BEFORE = PATCH ? OWN_BLOCKS * Patch::BYTES : 0;
+  constexpr int FILTER_UNITS = DEPTH * ROWS, PIXEL_UNITS = PATCH ? 0 : DEPTH * COLUMNS;
   constexpr int FILTER_LOADS = (FILTER_UNITS + ITEMS - 1) / ITEMS;
   constexpr int PIXEL_LOADS = (PIXEL_UNITS + ITEMS - 1) / ITEMS;
   constexpr int STAGE = (FILTER_UNITS + PIXEL_UNITS) * 16;
   constexpr int PIECES = DEPTH / (2 * WARPS), SHARES = ASYNC && PIECES > 1 ? 2 : 1;
   // A step of whole blocks, or of one tap, has the same tap for all work-items.
-  constexpr bool TOGETHER = BLOCKS % DEPTH == 0 || KH * KW == 1;
+  constexpr bool TOGETHER = BLOCKS % DEPTH == 0 || TAPS == 1;
   static_assert(KH <= 32 && KW <= 32, "a line of a window has a bit for each tap");
   static_assert(ASYNC || STAGES == 2, "registers are the third stage");
-  const unsigned base = (unsigned)__cvta_generic_to_shared(memory);
+  static_assert(PATCH == 0 || (ASYNC && SH == 1 && SW == 1), "see what suits a patch");
+  const unsigned before = (unsigned)__cvta_generic_to_shared(memory), base = before + BEFORE;
   const int item = threadIdx.x, lane = item & 31, warp = item >> 5;
   const int slice = warp / SHARE, down = warp % SHARE / ACROSS, beside = warp % ACROSS;
 
@@ -177,8 +190,8 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   // are one.
   constexpr bool FEW = PIXEL_LOADS > 8, PACKED = FEW && KH + KW <= 32;
   using Place = tvm_edge_place<FEW>;
-  typename Place::Type pixel[PIXEL_LOADS];
-  unsigned lines[PIXEL_LOADS], columns[PACKED ? 1 : PIXEL_LOADS];
+  typename Place::Type pixel[PIXEL_LOADS + 1];
+  unsigned lines[PIXEL_LOADS + 1], columns[PACKED ? 1 : PIXEL_LOADS + 1];
 #pragma unroll
   for (int s = 0; s < PIXEL_LOADS; s++) {
     const int i = item + s * ITEMS, p = first_column + i % COLUMNS;
@@ -201,12 +214,14 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   // One of `SHARES` shares of the loads of a step, to a stage or to registers.
   auto load = [&](int step, int stage, int share) {
     const unsigned to = base + stage * STAGE + item * 16;
+    const int tap = step % TAPS, begin = PATCH ? tap * BLOCKS + step / TAPS * DEPTH : step * DEPTH;
+    const int end = PATCH ? (tap + 1) * BLOCKS : UNITS;
 #pragma unroll
     for (int s = share; s < FILTER_LOADS; s += SHARES) {
-      const int i = item + s * ITEMS, u = step * DEPTH + i / ROWS;
-      const bool exists = WHOLE || u < UNITS;
+      const int i = item + s * ITEMS, u = begin + i / ROWS;
+      const bool exists = WHOLE || u < end;
       const uint4* from = (const uint4*)filters + (u * FILTERS + first_row + i % ROWS);
-      if (ITEMS % ROWS == 0) from = filter + (step * DEPTH + s * (ITEMS / ROWS)) * FILTERS;
+      if (ITEMS % ROWS == 0) from = filter + (begin + s * (ITEMS / ROWS)) * FILTERS;
       if (FILTER_UNITS % ITEMS != 0 && i >= FILTER_UNITS) continue;
       if (ASYNC) tvm_edge_copy<(CACHED > 1), 0>(to + s * ITEMS * 16, from, exists);
       else tvm_edge_read<0>(held[s], from, exists);
@@ -246,6 +261,20 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   };
 #pragma unroll
   for (int i = 0; i < DOWN * BESIDE * 4; i++) acc[i] = 0;
+  if (PATCH) {
+    const Patch at(first_column, TOP, LEFT);
+    const int block = first_step / TAPS * DEPTH;
+#pragma unroll 4
+    for (int i = item; i < OWN_BLOCKS * Patch::UNITS; i += ITEMS) {
+      const int own = i / Patch::UNITS, line = i / Patch::SPAN % Patch::LINES;
+      const int column = i % Patch::SPAN, y = at.top + line, x = at.left + column;
+      const bool exists = (unsigned)y < (unsigned)H && (unsigned)x < (unsigned)W &&
+                          (WHOLE || block + own < BLOCKS);
+      tvm_edge_copy<(CACHED > 0), ZERO>(
+          before + own * Patch::BYTES + Patch::place(line, column) * 16,
+          (const uint4*)image + (((at.number * BLOCKS + block + own) * H + y) * W + x), exists);
+    }
+  }
 #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
     if (s < STEPS) {
@@ -260,6 +289,16 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   const int shuffled = (lane & 1) * 4 + ((lane & 7) >> 1);
   const unsigned of_pixels =
       (FILTER_UNITS + ((lane >> 3) & 1) * COLUMNS + beside * BESIDE * 8 + shuffled) * 16;
+  // Of a patch: a lane's pixels, of two pieces at a time, and what a step is further on.
+  constexpr int PAIRS = PATCH ? (BESIDE + 1) / 2 : 0;
+  unsigned of_patch[PAIRS + 1], further = 0;
+#pragma unroll
+  for (int j = 0; j < PAIRS; j++) {
+    const int second = 2 * j + 1 < BESIDE ? lane >> 4 : 0;
+    const int own = (beside * BESIDE + 2 * j + second) * 8 + shuffled;
+    const int place = Patch::place(own / Patch::COLUMNS_OUT, own % Patch::COLUMNS_OUT);
+    of_patch[j] = before + ((lane >> 3) & 1) * Patch::BYTES + place * 16;
+  }
   // The next piece of operands is on its way to registers while one is multiplied.
   unsigned a[2][DOWN][4], b[2][BESIDE + 1][2];
   auto fetch = [&](int piece, int stage, int to) {
@@ -268,6 +307,13 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 #pragma unroll
     for (int i = 0; i < DOWN; i++)
       tvm_edge_matrices(a[to][i], at + of_filters + (k * ROWS + i * 16) * 16);
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+      const unsigned from = of_patch[j] + further + k * Patch::BYTES;
+      if (2 * j + 1 < BESIDE) tvm_edge_matrices(b[to][2 * j], from);
+      else tvm_edge_two_matrices(b[to][2 * j], from);
+    }
+    if (PATCH) return;
 #pragma unroll
     for (int j = 0; j + 1 < BESIDE; j += 2)
       tvm_edge_matrices(b[to][j], at + of_pixels + (k * COLUMNS + j * 8 + (lane >> 4) * 8) * 16);
@@ -294,6 +340,11 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
           if (!ASYNC && step + STAGES < STEPS) load(first_step + step + STAGES, 0, 0);
           next = next + 1 == STAGES ? 0 : next + 1;
           stage = stage + 1 == STAGES ? 0 : stage + 1;
+          if (PATCH && step + 1 < STEPS) {
+            const int then = step + 1, tap = then % TAPS;
+            further = then / TAPS * DEPTH * Patch::BYTES;
+            further += Patch::place(tap / KW * DH, tap % KW * DW) * 16;
+          }
           tvm_edge_wait<ASYNC, STAGES - 2, ITEMS>();
         }
         fetch((piece + 1) % PIECES, stage, 1 - now);
@@ -337,6 +388,7 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
 }
 #endif
 """
+)
 
 
 def multiply_tile(

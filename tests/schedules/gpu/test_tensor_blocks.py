@@ -54,6 +54,8 @@ GRAPHS = {
     "1x1": conv(1, 40, 6, 6, outputs=16, kernel=(1, 1), epilogue=False),
     "parts": conv(1, 256, 7, 7, outputs=64, kernel=(3, 3), pads=[1] * 4),
     "first": conv(1, 3, 33, 34, outputs=32, kernel=(3, 3), strides=[2, 2], pads=[1] * 4),
+    "patch": conv(1, 64, 20, 21, outputs=64, kernel=(3, 3), pads=[1] * 4),
+    "patches": conv(2, 33, 29, 30, outputs=32, kernel=(3, 2), dilations=[1, 2], pads=[1, 0, 2, 1]),
     "depthwise": conv(1, 32, 9, 8, outputs=32, kernel=(3, 3), group=32, pads=[1] * 4),
     "product": matrices((5, 24), (24, 40)),
     "residual": residual(),
@@ -201,7 +203,7 @@ def test_tiles_fit(workload: ConvWorkload, cores: int) -> None:
     spec, conv = replace(ORIN, cores=cores), TensorConv.of(workload, "int8")
     tiles = possible_tensor_tiles(conv, spec)
     assert tiles and choose_tensor_tile(conv, spec) == tiles[0]
-    assert all(tile.items <= 1024 and tile.local_bytes <= 99 << 10 for tile in tiles)
+    assert all(tile.items <= 1024 and tile.local_bytes(conv) <= 99 << 10 for tile in tiles)
 
 
 def test_pixels_that_a_stride_skips_go_through_the_cache() -> None:
@@ -264,7 +266,7 @@ def test_tiles_of_turing_fit(workload: ConvWorkload, dtype: str) -> None:
     assert cores is not None
     tiles = possible_tensor_tiles(conv, spec)
     assert tiles and choose_tensor_tile(conv, spec) == tiles[0]
-    assert all(tile.stages == 2 and tile.local_bytes <= 64 << 10 for tile in tiles)
+    assert all(tile.stages == 2 and tile.local_bytes(conv) <= 64 << 10 for tile in tiles)
     assert all(tile.registers(cores) <= 255 for tile in tiles)
     for change in ({"stages": 3}, {"cached": 1}):
         assert not suits(replace(tiles[0], **change), conv, spec)
