@@ -25,6 +25,7 @@ from tvm_edge.schedules.taps import CHANNELS, REACH, read_reaches
 __all__ = [
     "CONV2D",
     "DEPTHWISE",
+    "TRANSPOSED",
     "conv2d",
     "filled",
     "fills",
@@ -38,6 +39,7 @@ __all__ = [
     "repack_image",
     "staged",
     "unpack_image",
+    "unpacks_in_kernel",
 ]
 
 CONV2D = "conv2d_blocked"
@@ -46,8 +48,12 @@ CONV2D = "conv2d_blocked"
 DEPTHWISE = "depthwise_blocked"
 """Name of the block that sums in a depthwise convolution."""
 
+TRANSPOSED = "conv2d_transposed"
+"""Name of the kernel of a transposed convolution."""
+
 
 _FEW_CHANNELS = 4
+_SHUFFLED = 4  # channels, side by side in memory, that shuffles move to lines of their own
 
 
 def number_or_length(length: int | tirx.Expr) -> Any:
@@ -152,6 +158,11 @@ def unpack_image(image: te.Tensor, channels: int) -> te.Tensor:
         lambda n, c, y, x: image[n, tirx.floordiv(c, block), y, x, tirx.floormod(c, block)],
         name="unpacked",
     )
+
+
+def unpacks_in_kernel(channels: int, block: int) -> bool:
+    """Return whether a convolution's kernel can unpack its own result in vectors."""
+    return gcd(channels, block) >= _SHUFFLED
 
 
 def repack_image(image: te.Tensor, channels: int, block: int) -> te.Tensor:

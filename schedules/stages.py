@@ -120,16 +120,19 @@ def open_contraction(
     return sch, block, conv
 
 
-def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | None:
+def isolate(
+    sch: Schedule, block: SBlockRV, data: tirx.Buffer, keep: Sequence[str] = ()
+) -> SBlockRV | None:
     """Inline all spatial blocks but the last before and the first after the reduction `block`.
 
-    Returns the block that pads `data`, ``None`` if `data` then is a parameter of the function.
+    Those of the names in `keep` stay as well. Returns the block that pads `data`, ``None`` if
+    `data` then is a parameter of the function.
     """
     stage = None
     for producer in sch.get_producers(block):
         if sch.get(producer).writes[0].source.same_as(data):
             stage = producer
-    inline_spatial(sch, keep=[] if stage is None else [sch.get(stage).name_hint])
+    inline_spatial(sch, keep=[*keep, *([] if stage is None else [sch.get(stage).name_hint])])
     if stage is not None and is_copy(sch.get(stage)):
         # topi emits a padding by zero as a copy.
         sch.compute_inline(stage)

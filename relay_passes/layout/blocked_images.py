@@ -14,7 +14,15 @@ from tvm_edge.ops.quantization.kernels import ELEMENTWISE
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import is_call, lengths_of, static_shape
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
-from tvm_edge.schedules.blocked import DEPTHWISE, filled, pack_image, repack_image, unpack_image
+from tvm_edge.schedules.blocked import (
+    DEPTHWISE,
+    TRANSPOSED,
+    filled,
+    pack_image,
+    repack_image,
+    unpack_image,
+    unpacks_in_kernel,
+)
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
 
 __all__ = ["BlockedImages", "image_lengths"]
@@ -45,6 +53,8 @@ class BlockedImages:
         Returns what a variable was replaced by, or ``None``.
     planned : bool
         Whether a plan says the layout of each operator.
+    shuffles : bool
+        Whether the device's code has shuffles of vectors.
     """
 
     def __init__(
@@ -54,11 +64,13 @@ class BlockedImages:
         remapped: Callable[[relax.Var], relax.Var | None],
         *,
         planned: bool,
+        shuffles: bool,
     ) -> None:
         self._builder = builder
         self._rewritten = rewritten
         self._remapped = remapped
         self._is_planned = planned
+        self._has_shuffles = shuffles
         self._blocked: dict[relax.Var, BlockedImage] = {}
         self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Expr] = {}
@@ -140,7 +152,8 @@ class BlockedImages:
             picks = [(sources.index(channel.image), channel.number) for channel in picked]
             shapes = [image_lengths(source.ty) for source in sources]
             dtype = str(expr.ty.dtype)
-            name = self._builder.add_func(gather_channels(shapes, picks, dtype), "gather_channels")
+            copy = gather_channels(shapes, picks, dtype, shuffles=self._has_shuffles)
+            name = self._builder.add_func(copy, "gather_channels")
             block = shapes[0][-1]
             shape = (shapes[0][0], filled(len(picks), block) // block, *shapes[0][2:])
             call = relax.call_tir(name, sources, relax.TensorType(shape, dtype))
@@ -161,7 +174,7 @@ class BlockedImages:
         if _is_pixel(shape[2:]) and image.channels % image.block == 0:
             return relax.op.reshape(image.var, shape)
         # Marked so that fusion makes it the end of the kernel.
-        attrs = {ELEMENTWISE: True} if self._ends_window(image) else None
+        attrs = {ELEMENTWISE: True} if self._ends_convolution(image) else None
         return self._builder.call_te(
             unpack_image,
             image.var,
@@ -170,20 +183,25 @@ class BlockedImages:
             primfunc_attrs=attrs,
         )
 
-    def _ends_window(self, image: BlockedImage) -> bool:
-        """Return whether an image is a depthwise convolution's, element-wise operators after it.
+    def _ends_convolution(self, image: BlockedImage) -> bool:
+        """Return whether an image is a convolution's whose kernel is to unpack it.
 
-        The kernel of such a one can unpack it.
+        Element-wise operators may follow that. Of other than depthwise and transposed ones nothing
+        is gained: 500 and 515 us for 256 to 64 1x1 56x56, 561 and 571 for 32 to 64 3x3 56x56.
         """
         var, shape = image.var, static_shape(image.var.ty)
-        if shape is None or image.channels % image.block or str(var.ty.dtype) != "float32":
+        if shape is None or str(var.ty.dtype) != "float32":
             return False
-        while True:
-            value = self._builder.lookup_binding(var)
+        if not unpacks_in_kernel(image.channels, image.block):
+            return False
+        left, seen = [var], {var}
+        while left:
+            value = self._builder.lookup_binding(left.pop())
             if is_call(value, "relax.call_tir"):
-                return str(value.args[0].name_hint).startswith(DEPTHWISE)
-            known = isinstance(value, relax.Call) and of_call(value).blocks is not None
-            images = [arg for arg in value.args if isinstance(arg, relax.Var)] if known else []
-            if len(images) != 1:
-                return False
-            (var,) = images
+                if str(value.args[0].name_hint).startswith((DEPTHWISE, TRANSPOSED)):
+                    return True
+            elif isinstance(value, relax.Call) and of_call(value).blocks is not None:
+                images = {arg for arg in value.args if isinstance(arg, relax.Var)} - seen
+                left += images
+                seen |= images
+        return False

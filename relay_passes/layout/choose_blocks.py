@@ -39,7 +39,7 @@ _PLAIN_LARGE_WINDOW, _LARGE_WINDOW, _LARGE = 0.36, 0.48, 25
 # What is left of a plain one's where a line is less than a vector (240 5x5 14²: 19 % of the peak).
 _SHORT_LINE = 0.65
 _LAUNCH = 2e-6  # seconds of a parallel kernel more
-# Share of an unpacking that is left of it at the end of a depthwise convolution's kernel.
+# Share of an unpacking that is left of it at the end of a convolution's kernel.
 _AT_THE_END = 0.25
 
 
@@ -188,7 +188,7 @@ def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float
 
 
 def _unpacks(found: _Convolution) -> bool:
-    """Return whether the kernel of a convolution can unpack its result."""
+    """Return whether the kernel of a convolution that is weighed unpacks its result."""
     workload = found.workload
     whole = workload.filters % found.config.block == 0
     return workload.depthwise and whole and workload.dtype == "float32"

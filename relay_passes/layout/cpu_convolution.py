@@ -9,7 +9,7 @@ from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import const, static_shape
-from tvm_edge.schedules.blocked import CONV2D, DEPTHWISE, conv2d, pack_filters
+from tvm_edge.schedules.blocked import CONV2D, DEPTHWISE, TRANSPOSED, conv2d, pack_filters
 from tvm_edge.schedules.channel_groups import conv2d_groups
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -108,7 +108,7 @@ class CpuConvolutions:
             lambda image, filters: conv2d_transposed(image, filters, conv),
             image,
             const(pack_phases(weights, conv, depth, block), str(weights.dtype)),
-            primfunc_name_hint="conv2d_transposed",
+            primfunc_name_hint=TRANSPOSED,
             # Of several stages TVM would not say itself that others fuse with them.
             primfunc_attrs={"op_pattern": 4},
         )

@@ -39,6 +39,7 @@ from tvm_edge.schedules.cpu.loops import (
 )
 from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.cpu.unpack import unpack_in_task, unpacking_of
 from tvm_edge.schedules.float16 import is_half
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import (
@@ -65,6 +66,7 @@ _UNROLLED = 4
 _UNROLLED_IN_ORDER = 16
 # In float16 a vector of Arm's has eight of them.
 _UNROLLED_FLOAT16 = 8
+_PLAIN = 4  # axes of an image without blocks
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,9 @@ class OpenedConv:
             As for :func:`schedule_blocks`.
         """
         sch, block = self.sch, self.block
+        # Tiles of a line of all pixels are no lines.
+        has_lines = not knobs.flat or knobs.order == "blocks"
+        unpacking = unpacking_of(sch, self.epilogue, knobs.blocks) if has_lines else None
         if knobs.flat:
             fuse_axes(sch, block, self.epilogue, 2)
             if self.stage is not None:
@@ -116,7 +121,12 @@ class OpenedConv:
         own = sch.get_loops(block)
         n, o, *pixels, lane, co, ky, kx, step = own[: len(own) - inner]
         y = None if knobs.flat else pixels[0]
-        loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step])
+        phases: list[LoopRV] = []
+        if unpacking is not None and PHASES in sch.get(block).annotations:
+            strides = str(sch.get(block).annotations[PHASES]).split()[::3]
+            n, phase = sch.split(n, factors=[None, prod(map(int, strides))])
+            phases = [phase]
+        loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step], phases)
         task, first = schedule_blocks(
             sch,
             block,
@@ -127,6 +137,9 @@ class OpenedConv:
             in_order=spec.in_order and vectorize,
         )
         done = [block, self.epilogue]
+        if unpacking is not None:
+            unpack_in_task(sch, unpacking, task, spec)
+            done.append(unpacking)
         if self.stage is not None and knobs.padding == "task":
             sch.compute_at(self.stage, task, preserve_unit_loops=True)
             vectorize_rows(sch, self.stage, spec)
@@ -149,7 +162,10 @@ def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
     if opened is None:
         return None
     sch, block = opened
-    stage = isolate(sch, block, sch.get(block).reads[0].source)
+    # What puts phases side by side stays apart from what unpacks them.
+    last = func.params[-1]
+    plain = isinstance(last.ty, tirx.BufferType) and len(last.shape) == _PLAIN
+    stage = isolate(sch, block, sch.get(block).reads[0].source, ["phases"] if plain else [])
     epilogue = epilogue_of(sch, block)
     if PHASES in sch.get(block).annotations:
         # What puts phases side by side is where accumulators are stored then. TVM would store
@@ -248,6 +264,8 @@ class Loops:
         ``None`` where pixels are one line.
     reduction : sequence of LoopRV
         Outermost first, the last one over the channels of a block.
+    phases : sequence of LoopRV
+        Those of a transposed convolution, where a task has all of them.
     """
 
     outer: Sequence[LoopRV]
@@ -256,6 +274,7 @@ class Loops:
     columns: LoopRV
     lane: LoopRV
     reduction: Sequence[LoopRV]
+    phases: Sequence[LoopRV] = ()
 
 
 def schedule_blocks(
@@ -320,6 +339,7 @@ def schedule_blocks(
         shared = knobs.padding == "whole"
         tasks = [*loops.outer, *pixels, *([blocks] if shared else [])]
         serial = [*([] if shared else [blocks]), *([columns] if along else [])]
+    serial = [*loops.phases, *serial]
     sch.reorder(*tasks, *serial, *window, steps, *more, step, *inner, loops.lane)
     task = fuse(sch, tasks)
     if vectors >= MIN_PARALLEL_WORK:

@@ -27,11 +27,11 @@ from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
     peel_remainder,
-    split_vectors,
     vectorize_rows,
 )
 from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.cpu.unpack import unpack_in_task, unpacking_of
 from tvm_edge.schedules.cpu.window_knobs import (
     WindowKnobs,
     WindowSize,
@@ -39,7 +39,7 @@ from tvm_edge.schedules.cpu.window_knobs import (
     holds_taps,
 )
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
-from tvm_edge.schedules.stages import ReductionRule, axis_map, epilogue_of, fuse, isolate
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse, isolate
 from tvm_edge.schedules.typical import typical
 
 __all__ = ["WindowBlocked", "Windows", "schedule_windows", "size_of_windows"]
@@ -144,7 +144,7 @@ def schedule_windows(
     columns, column = sch.split(x, factors=[None, knobs.columns])
     if rest:
         peel_remainder(sch, [columns, column])
-    unpacking = _unpacking(sch, epilogue)
+    unpacking = unpacking_of(sch, epilogue, 1)
     # Cores that write lines of the same channel would share cache lines where one ends.
     by_lines = knobs.order == "lines" and unpacking is None
     shared = [chunks, o] if by_lines else [o, chunks]
@@ -165,44 +165,13 @@ def schedule_windows(
     sch.vectorize(lane)
     done = [block, epilogue]
     if unpacking is not None:
-        _unpack_in_task(sch, unpacking, task, spec)
+        unpack_in_task(sch, unpacking, task, spec)
         done.append(unpacking)
     if stage is not None:
         sch.compute_at(stage, task, preserve_unit_loops=True)
         vectorize_rows(sch, stage, spec)
         done.append(stage)
     return Windows(ky, epilogue, done, knobs)
-
-
-def _unpacking(sch: Schedule, epilogue: SBlockRV) -> SBlockRV | None:
-    """Return the only reader of a result in blocks, if it writes that as ``[N, C, H, W]``."""
-    consumers = sch.get_consumers(epilogue)
-    if len(consumers) != 1 or len(sch.get_producers(consumers[0])) != 1:
-        return None
-    stmt = sch.get(consumers[0])
-    shape = [constant(dim) for dim in sch.get(epilogue).writes[0].source.shape]
-    plain = [constant(var.dom.extent) for var in stmt.iter_vars]
-    if None in shape or len(shape) != 5 or not isinstance(stmt.body, tirx.BufferStore):
-        return None
-    batch, blocks, lines, columns, lanes = (length or 0 for length in shape)
-    return consumers[0] if plain == [batch, blocks * lanes, lines, columns] else None
-
-
-def _unpack_in_task(sch: Schedule, block: SBlockRV, task: LoopRV, spec: DeviceSpec) -> None:
-    """Have each task unpack the lines that it made, while they are in its core's cache."""
-    lanes = constant(sch.get(block).reads[0].source.shape[-1]) or 1
-
-    def in_blocks(v: list[tirx.Expr]) -> list[tirx.Expr]:
-        return [v[0], tirx.floordiv(v[1], lanes), *v[2:], tirx.floormod(v[1], lanes)]
-
-    sch.transform_block_layout(block, axis_map(sch.get(block), 4, in_blocks))
-    sch.reverse_compute_at(block, task, preserve_unit_loops=True)
-    *_, line, column, channel = sch.get_loops(block)
-    pixels = fuse(sch, [line, column])
-    width = min(spec.lanes(), extent(sch, pixels) or 1)
-    *tiles, pixel = split_vectors(sch, pixels, 1, width)
-    sch.reorder(*tiles, channel, pixel)
-    sch.vectorize(pixel)
 
 
 def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:

@@ -24,6 +24,7 @@ from tvm_edge.compiler.precision_choice import choose_precision
 from tvm_edge.errors import InputError
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.relay_passes.layout.fuse_attention import FuseAttention
+from tvm_edge.relay_passes.layout.narrow_windows import NarrowWindows
 from tvm_edge.relay_passes.layout.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.memory.split_conv import split_convolutions
 from tvm_edge.relay_passes.memory.split_fc import split_dense
@@ -205,6 +206,7 @@ GRAPH = (
         ),
         "cores of a CPU, layouts of records, or tensor cores",
     ),
+    on_module("layout", NarrowWindows()).made_optional().when(*CPU_CORES),
     on_module("layout", lambda c: FuseAttention(c.resolved.spec), "FuseAttention")
     .made_optional()
     .when(*CPU_CORES),
