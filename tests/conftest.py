@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -75,6 +76,18 @@ def _for_tests(target: tvm.target.Target) -> tvm.target.Target:
 # The cache of built kernels tells them apart by what they are built for.
 _optimised = kernel_objects.optimised
 kernel_objects.optimised = lambda target, func: _for_tests(_optimised(target, func))
+
+
+# A collection makes a million objects that all stay: Python would look through them again and again,
+# a seventh of its time, and through all of them in each of the tests' collections of garbage.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, of what tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
