@@ -78,8 +78,8 @@ _optimised = kernel_objects.optimised
 kernel_objects.optimised = lambda target, func: _for_tests(_optimised(target, func))
 
 
-# A collection makes a million objects that all stay: Python would look through them again and again,
-# a seventh of its time, and through all of them in each of the tests' collections of garbage.
+# Collecting tests makes a million objects that all stay. Python would look for garbage among them
+# again and again, a seventh of that time, and later whenever a test has made some.
 gc.disable()
 
 

@@ -38,7 +38,9 @@ def load_cases() -> dict[str, TestCase]:
 
     onnx calculates all of their results, which takes five seconds: they are kept on disk.
     """
-    path = platformdirs.user_cache_path("tvm-edge") / f"onnx-cases-{onnx.__version__}-{np.__version__}"
+    path = (
+        platformdirs.user_cache_path("tvm-edge") / f"onnx-cases-{onnx.__version__}-{np.__version__}"
+    )
     with suppress(OSError, EOFError, pickle.UnpicklingError):
         return pickle.loads(path.read_bytes())
     with warnings.catch_warnings():
