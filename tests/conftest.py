@@ -104,7 +104,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Select every `step`-th diagonal of a test marked ``diagonals(step)`` for ``make test``.
 
     Devices and shapes, say: each shape on some devices, each device with some shapes, where one
-    mechanism is tested at many points. ``make test-full`` runs the others. Tests that ask for
+    mechanism is tested at many points; of a single parameter every `step`-th value. ``make
+    test-full`` runs the others. Tests that ask for
     ``pocl_as_written`` are marked, so that it can run them by themselves.
     """
     places: dict[tuple[str, int], dict[tuple[int, ...], int]] = {}
