@@ -35,6 +35,8 @@ os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 os.environ.setdefault(
     "TVM_EDGE_CACHE", str(platformdirs.user_cache_path("tvm-edge") / "kernels-of-tests")
 )
+# Those of a run are half of what fits by default: the next checkout's would put them out.
+os.environ.setdefault("TVM_EDGE_CACHE_SIZE", "1024")
 
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
