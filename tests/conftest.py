@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -35,6 +36,8 @@ os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 os.environ.setdefault(
     "TVM_EDGE_CACHE", str(platformdirs.user_cache_path("tvm-edge") / "kernels-of-tests")
 )
+# Those of a run are half of what fits by default: the next checkout's would put them out.
+os.environ.setdefault("TVM_EDGE_CACHE_SIZE", "1024")
 
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
@@ -78,6 +81,18 @@ _optimised = kernel_objects.optimised
 kernel_objects.optimised = lambda target, func: _for_tests(_optimised(target, func))
 
 
+# Collecting tests makes a million objects that all stay. Python would look for garbage among them
+# again and again, a seventh of that time, and later whenever a test has made some.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, of what tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
 # that send it to themselves or to a command would wait for nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -92,7 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Select every `step`-th diagonal of a test marked ``diagonals(step)`` for ``make test``.
 
     Devices and shapes, say: each shape on some devices, each device with some shapes, where one
-    mechanism is tested at many points. ``make test-full`` runs the others. Tests that ask for
+    mechanism is tested at many points; of a single parameter every `step`-th value. ``make
+    test-full`` runs the others. Tests that ask for
     ``pocl_as_written`` are marked, so that it can run them by themselves.
     """
     places: dict[tuple[str, int], dict[tuple[int, ...], int]] = {}

@@ -78,6 +78,7 @@ def kernels(model: onnx.ModelProto, target: Any) -> dict[str, str]:
     return code
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("target", ["llvm", AVX2], ids=["here", "widened"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_are_of_rounded_operands(name: str, target: Any) -> None:

@@ -27,6 +27,7 @@ def to_and_fro() -> onnx.ModelProto:
 SHAPE = (1, 8, 10, 10)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("fallback", [["Tanh"], ["Add"], ["Conv"], ["Tanh", "Sigmoid"]])
 def test_two_devices_with_planned_memory(fallback: list[str], gpu: str) -> None:
     """Also when two threads take turns, and no result is changed by a later run."""

@@ -83,7 +83,7 @@ def _is_number(word: str) -> bool:
     return word.count(".") == 1 and word.replace(".", "").isdigit()
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(6)
 @pytest.mark.parametrize(
     "target", ["jetson-orin-nano", "jetson-agx-orin", PASCAL, SMALL, "mali-g76"]
 )

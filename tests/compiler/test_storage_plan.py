@@ -60,6 +60,7 @@ def test_what_the_cpu_reads_in_place_is_alive_as_long() -> None:
     assert memory.over_time["opencl"] == alive
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("target", ["llvm", "mali-t860", "jetson-orin-nano"])
 @pytest.mark.parametrize("fallback", ["none", ["Tanh"], ["Conv", "Add"]])
 def test_no_more_than_planned(target: str, fallback: str | list[str]) -> None:

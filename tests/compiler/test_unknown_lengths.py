@@ -76,6 +76,7 @@ def assert_placed(report: tvm_edge.CompileReport, elsewhere: dict[str, str], dev
     assert {p.op_type for p in report.placements if p.reason == named} == set(elsewhere)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", _BEHIND)
 def test_on_the_gpu(name: str, gpu: str) -> None:
     compiled = tvm_edge.compile(model(name), gpu, fallback="none")
@@ -115,6 +116,7 @@ def test_lengths_that_no_operand_tells(
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("where", ["finds", "reads", "behind"])
 @pytest.mark.parametrize("name", ["product", "softmax", "concat"])
 def test_on_either_side_of_a_boundary(name: str, where: str, gpu: str) -> None:

@@ -218,6 +218,7 @@ def test_extrema_keep_nan(operator: str) -> None:
     close(helper.make_node(operator, ["a", "b", "c"], ["y"]), integers, rtol=0)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("operator", ["Max", "Min"])
 @pytest.mark.parametrize("number", [-0.5, np.inf, -np.inf, np.nan])
 def test_extrema_of_a_constant_number(operator: str, number: float) -> None:
@@ -284,7 +285,7 @@ _RESIZES = [
 ]
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize("how", _RESIZES, ids=lambda how: "-".join(map(str, how.values())))
 @pytest.mark.parametrize("scales", [(0.6, 0.8), (2.3, 1.7), (1.0, 0.3), (2.0, 2.0)])
 def test_resize_by_scales_that_round(how: dict[str, Any], scales: tuple[float, float]) -> None:

@@ -137,7 +137,7 @@ def inputs_of(model: onnx.ModelProto, steps: int) -> dict[str, np.ndarray]:
     return {**made, "n": np.asarray(steps, "int64")}
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @needs_opencl
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MODELS)

@@ -23,6 +23,7 @@ def _kernel(workload: ConvWorkload, core: str, dtype: str) -> Kernel:
     return kernel
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("core", "dtype", "instruction"),
     [

@@ -209,6 +209,7 @@ def test_a_stage_is_one_kernel() -> None:
     assert text.count("barrier(") == sum(one.count("barrier(") for one in alone)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_every_work_item_reaches_every_barrier(seed: int) -> None:
     members = [*some(seed), product(seed, 33, 700, 40), sums(seed, 5, 300)]

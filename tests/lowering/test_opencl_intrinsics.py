@@ -73,6 +73,7 @@ def test_the_source_has_opencls_name(name: str) -> None:
     assert f"{name}f(" not in source
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, gpu: str) -> None:
     register()

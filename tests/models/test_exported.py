@@ -26,22 +26,28 @@ DETECTORS = {
 """Results are rows by score: where two scores are a last bit apart, rounding orders them."""
 
 MORE_OF_THE_SAME = (
+    "crnn_gru",  # lstm_ctc
+    "deeplab",  # tf_dilated, and feature_pyramid
+    "detr",  # rt_detr
+    "keras_mobilenet",  # efficientnet, and keras_separable_lstm
+    "levit",  # swin, and efficientnet
+    "maxvit",  # swin, and efficientnet
     "paddle_text_recognition",  # paddle_text_recognition_svtr
     "torchvision_retinanet",  # torchvision_ssd, and feature_pyramid
     "ultralytics_detect",  # ultralytics_nms, and the head of ultralytics_segment
-    "ultralytics_obb",  # ultralytics_pose
+    "ultralytics_obb",  # the head of ultralytics_segment
+    "ultralytics_pose",  # the head of ultralytics_segment
     "vit",  # depth_anything
+    "yolox",  # ultralytics_nms
 )
 """Networks whose kinds of graph are those of the network beside them."""
 
 ON_OPENCL = (
-    "diffusion_unet",
     "feature_pyramid",
     "keras_resizing",
     "quantized_mobilenet",
     "silero_vad",
     "swin",
-    "tf_dilated",
     "ultralytics_nms",
     "video_matting",
 )

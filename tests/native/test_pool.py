@@ -237,6 +237,7 @@ def test_cpus_that_shrink_in_a_run(artifact: Path) -> None:
 # ----------------------------------------------------------------- what kernels may ask of a pool
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("pieces", [1, 3, 8, 61])
 def test_kernels_run_in_any_pieces(pieces: int, ssd: Path) -> None:
     """None needs two pieces at the same time, or an order, and each piece is whole."""

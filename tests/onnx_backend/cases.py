@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
+import pickle
 import re
 import tempfile
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import platformdirs
 from onnx import TensorProto
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
@@ -21,6 +25,7 @@ from onnx.numpy_helper import to_array
 
 import tvm_edge
 from tvm_edge import CompiledModel, TvmEdgeError, onnx_backend
+from tvm_edge.files import whole_file
 
 __all__ = ["PASS", "Outcome", "load_cases", "operator_of", "outcome", "run_case", "sample"]
 
@@ -29,10 +34,23 @@ PASS = "pass"
 
 @cache
 def load_cases() -> dict[str, TestCase]:
-    """Every case of a single operator, by name; takes five seconds."""
+    """Every case of a single operator, by name.
+
+    onnx calculates all of their results, which takes five seconds: they are kept on disk.
+    """
+    path = (
+        platformdirs.user_cache_path("tvm-edge") / f"onnx-cases-{onnx.__version__}-{np.__version__}"
+    )
+    with suppress(OSError, EOFError, pickle.UnpicklingError):
+        return pickle.loads(path.read_bytes())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx divides by zero on purpose
-        return {case.name: case for case in load_model_tests(kind="node")}
+        cases = {case.name: case for case in load_model_tests(kind="node")}
+    with suppress(OSError):  # calculated again the next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            pickle.dump(cases, file)
+    return cases
 
 
 def operator_of(case: TestCase) -> str:

@@ -190,7 +190,7 @@ def features(rows: int, count: int, dtype: str = "float32") -> np.ndarray:
     return (RANDOM.integers(-3, 4, (rows, count)) / 2).astype(dtype)
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize("aggregate", [0, 1, 2, 3])
 @pytest.mark.parametrize("modes", [[0], [1, 2, 3], [0, 4, 5]], ids=str)
 def test_tree_ensemble(modes: list[int], aggregate: int, target: str) -> None:

@@ -36,7 +36,7 @@ def check(x: np.ndarray, target: str, **attributes: Any) -> None:
     np.testing.assert_allclose(found, reference(model, {"x": x})["y"], rtol=1e-6)
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_modes(mode: str, weighted: bool, target: str) -> None:
@@ -54,7 +54,7 @@ def test_modes(mode: str, weighted: bool, target: str) -> None:
     )
 
 
-@pytest.mark.diagonals(4)
+@pytest.mark.diagonals(5)
 @pytest.mark.parametrize("shape", [(11,), (2, 11), (2, 2), (1,)])
 @pytest.mark.parametrize("lengths", [(1, 1), (2, 2), (2, 3), (1, 3)])
 @pytest.mark.parametrize("skips", [0, 4])

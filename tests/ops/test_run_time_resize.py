@@ -239,6 +239,7 @@ def test_batch_and_channels_stay_numbers(by: str) -> None:
     agrees(model)
 
 
+@pytest.mark.diagonals(2)
 @needs_opencl
 @pytest.mark.parametrize(
     ("by", "how"),

@@ -299,6 +299,7 @@ def agrees(name: str, target: str) -> None:
             np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", CASES)
 def test_lengths_of_the_run(name: str) -> None:
     agrees(name, "llvm")

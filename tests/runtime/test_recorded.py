@@ -254,6 +254,7 @@ def test_a_region_takes_its_own_weights_alone() -> None:
     assert not any(isinstance(each, relax.TupleType) for each in taken)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("fallback", ["Relu", "Add", "Conv"])
 @pytest.mark.parametrize(
     ("target", "run"),

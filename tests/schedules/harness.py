@@ -21,8 +21,10 @@ from tvm import relax, s_tir, tirx
 from tvm.relax.backend import DispatchSortScan
 from tvm.relax.frontend.onnx import from_onnx
 
+from tests.kernels import built_for_cpu
 from tests.onnx_models import session
-from tvm_edge.hardware import DeviceSpec
+from tvm_edge.compiler.build import build
+from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering.cpu_functions import ExpandFunctions
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.cpu import schedule
@@ -213,8 +215,8 @@ def run(
     module, kernels = _schedule(_fuse(model), spec)
     with this_cpu():
         lowered = _LOWER(module)
-    executable = relax.build(lowered, this_cpu(), relax_pipeline=tvm.transform.Sequential([]))
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    built = build(lowered, resolve_target("llvm"))  # its kernels are in the cache
+    machine = relax.VirtualMachine(built.module(), tvm.cpu())
     outputs = machine["main"](*(tvm.runtime.tensor(value) for value in inputs.values()))
     several = isinstance(outputs, list | tuple | tvm_ffi.Array)
     return [o.numpy() for o in (outputs if several else [outputs])], kernels
@@ -235,9 +237,8 @@ def check(graph: Graph, spec: DeviceSpec = AVX512) -> list[Kernel]:
 
 def call(func: tirx.PrimFunc, *arrays: np.ndarray) -> np.ndarray:
     """Build a kernel and run it on arrays, the last of which is its output."""
-    library = tvm.compile(func.with_attr("global_symbol", "main"), target=this_cpu())
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    library["main"](*tensors)
+    built_for_cpu(func)(*tensors)
     return tensors[-1].numpy()
 
 

@@ -72,6 +72,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
 def test_sums_are_as_exact_as_those_of_a_run(spec: DeviceSpec, case: str) -> None:
@@ -158,6 +159,7 @@ def test_depthwise_windows(spec: DeviceSpec, case: str) -> None:
     assert compiled.report.precision.float16_kernels == 1
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("size", [3, 13])
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
 def test_maxima_are_exact(spec: DeviceSpec, size: int) -> None:

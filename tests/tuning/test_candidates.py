@@ -73,6 +73,7 @@ def test_tasks_of_other_layouts_are_not_those_of_the_first() -> None:
         assert len({config.block for config in task.configs}) == 1
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", ON_CPU)
 def test_on_a_cpu(name: str) -> None:
     workload, algorithm, m = ON_CPU[name]

@@ -213,6 +213,7 @@ def test_every_copy_is_checked(gpu: str, large_gpu: None) -> None:
     assert model_candidate(built, problem.image, problem.expected).error() > TOLERANCE
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("workload", [*WORKLOADS.values(), conv(filters=1, channels=1, **BYTES)])
 def test_copies_have_filters_of_their_own_and_are_timed_as_in_a_network(
     workload: ConvWorkload,

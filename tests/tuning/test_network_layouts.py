@@ -81,6 +81,7 @@ def test_every_operator_has_its_layouts(model: onnx.ModelProto) -> None:
     assert again.digest == found.digest
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_transforms_are_those_that_the_problem_counts(seed: int, tmp_path: Path) -> None:
     model = network(split=False).model()

@@ -102,6 +102,7 @@ def between(graph: Graph, kind: str, data: str) -> str:
     return graph.op("Resize", data, "", scales, mode="nearest")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -56,6 +56,7 @@ def matrices(graph: Graph) -> None:
     graph.output(graph.op("Exp", parts[1]))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("build", [fire, dense_block, inception, parts_read_elsewhere, matrices])
 def test_no_copy_is_left(build: Callable[[Graph], None], gpu: str) -> None:
     graph = Graph()

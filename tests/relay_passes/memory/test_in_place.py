@@ -86,6 +86,7 @@ def test_a_residual_is_overwritten_when_it_is_dead(read_later: bool) -> None:
     assert adding.name.endswith("_in_place") == (not read_later)
 
 
+@pytest.mark.diagonals(3)
 @pytest.mark.parametrize(
     "build, target",
     [

@@ -26,6 +26,7 @@ from tvm_edge.relay_passes.place.verify_placement import VerifyPlacement
 EDGES = np.float32([1.0, 1.5])
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("fallback", "on_cpu"),
     [
@@ -88,7 +89,7 @@ def computed(x: np.ndarray, searches: bool, form: str) -> np.ndarray:
     return -searched if searches else -bent
 
 
-@pytest.mark.diagonals(4)
+@pytest.mark.diagonals(5)
 @pytest.mark.parametrize("form", ["plain", "bare", "nested", "pair"])
 @pytest.mark.parametrize("searches_first", [True, False])
 @pytest.mark.parametrize("fallback", ["list", ["exp"], ["If"], ["negative"]], ids=str)

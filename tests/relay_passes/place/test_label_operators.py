@@ -243,6 +243,7 @@ def test_a_type_that_the_device_lacks_leaves() -> None:
 # --------------------------------------------------------------------------------- and it is right
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_any_placement_gives_the_same_result(seed: int, gpu: str) -> None:
     model = branches()

@@ -74,6 +74,7 @@ def conv(out: str, *, bias: bool = False) -> object:
     return helper.make_node("Conv", inputs, [out], name="conv")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("nodes", "initializers", "expected"),
     [

@@ -75,6 +75,7 @@ DEPTHWISE = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution(name: str, small_gpu: None) -> None:
     """pocl's local memory is main memory, as Mali's."""

@@ -131,6 +131,7 @@ def run(kernels: Sequence[Scheduled], problem: Operands, resolved: ResolvedTarge
         yield tensors[3].numpy()
 
 
+@pytest.mark.diagonals(2)
 @needs_opencl
 @pytest.mark.parametrize("count", [1, *in_full(16)])
 @pytest.mark.parametrize("name", ALL)
@@ -150,7 +151,7 @@ def test_results(name: str, count: int) -> None:
 # ------------------------------------------------------------------------------------- the space
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize("spec", [MALI, ORIN], ids=lambda spec: spec.key)
 @pytest.mark.parametrize("name", ALL)
 def test_the_first_is_what_the_rule_chooses(name: str, spec: DeviceSpec) -> None:
@@ -170,6 +171,7 @@ def test_the_first_is_what_the_rule_chooses(name: str, spec: DeviceSpec) -> None
         assert tvm_ffi.structural_equal(given.func, chosen.func) == same, config
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
 def test_what_has_a_space_is_what_the_rule_takes(spec: DeviceSpec) -> None:
     for workload in [*NETWORKS, *ALL.values()]:

@@ -20,7 +20,7 @@ def size(request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(request.param)
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize(
     "graph",
     [

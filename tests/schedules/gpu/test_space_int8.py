@@ -63,6 +63,7 @@ def configured(workload: ConvWorkload, spec: DeviceSpec, config: ConvConfig) -> 
     return kernel(workload, spec, (key, config.knobs))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("spec", "name"), sampled(EVERY, 5))
 def test_the_first_is_what_the_schedule_chooses(spec: str, name: str) -> None:
     workload, device = WORKLOADS[name], SPECS[spec]
@@ -75,6 +76,7 @@ def test_the_first_is_what_the_schedule_chooses(spec: str, name: str) -> None:
     assert choose_config(workload, device) == replace(first, knobs="")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("spec", "name"), sampled(EVERY, 5))
 def test_others_are_other_kernels_of_what_they_say(spec: str, name: str) -> None:
     workload, device = WORKLOADS[name], SPECS[spec]
@@ -94,6 +96,7 @@ def test_others_are_other_kernels_of_what_they_say(spec: str, name: str) -> None
             assert local_bytes(made.func) == tile.local_bytes <= device.local_memory
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("spec", SPECS)
 def test_all_are_legal_named_and_the_same_each_time(spec: str) -> None:
     device = SPECS[spec]

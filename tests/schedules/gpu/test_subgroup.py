@@ -120,6 +120,7 @@ def test_other_gpus_do_not(target: str) -> None:
 # ---------------------------------------------------------------------------- right, and in bounds
 
 
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize(("name", "size"), RUNS)
 def test_lanes(name: str, size: int) -> None:
     """Without a device: no element out of bounds, nothing in divergent flow, and right."""

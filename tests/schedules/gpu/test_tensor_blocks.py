@@ -235,6 +235,7 @@ def compiled_with_weights(
     return model, graph
 
 
+@pytest.mark.diagonals(3)
 @pytest.mark.parametrize(
     ("name", "precision"),
     [(name, "float16") for name in GRAPHS]

@@ -50,6 +50,7 @@ def test_results(graph: Graph, gpu: str) -> None:
         assert EXACT < error < 4 * ROUNDING, name
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=list(GRAPHS))
 def test_instructions(graph: Graph) -> None:
     """Without a device: the sources multiply on tensor cores, and fill whole warps."""

@@ -58,7 +58,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize(
     "tile",
     [

@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import te
 
+from tests.kernels import built_for_cpu
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS
 
@@ -20,9 +21,9 @@ def evaluated(given: list[np.ndarray], make: Callable[..., te.Tensor]) -> np.nda
         te.placeholder(value.shape, str(value.dtype), f"in{i}") for i, value in enumerate(given)
     ]
     result = make(*tensors)
-    func = te.create_prim_func([*tensors, result]).with_attr("global_symbol", "main")
+    func = te.create_prim_func([*tensors, result])
     out = tvm.runtime.tensor(np.zeros([int(d) for d in result.shape], str(result.dtype)))
-    tvm.compile(func, target="llvm")(*map(tvm.runtime.tensor, given), out)
+    built_for_cpu(func)(*map(tvm.runtime.tensor, given), out)
     return out.numpy().astype("float64")
 
 

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tests.schedules.harness import this_cpu
+from tests.kernels import built_for_cpu
 from tests.schedules.vision.harness import Built, machine, numbers, run_kernel
 from tvm_edge.schedules.emit import Kernel, Tensor, function
 from tvm_edge.schedules.vision import compaction, cpu, decode, nms, roi
@@ -67,7 +67,7 @@ def checked(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def build(kernel: Kernel) -> Built:
     """A kernel with checks."""
-    return kernel, tvm.compile(checked(kernel.func), target=this_cpu())
+    return kernel, built_for_cpu(checked(kernel.func))
 
 
 def with_checks(kernel: Kernel) -> Kernel:

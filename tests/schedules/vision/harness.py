@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 import tvm_edge
+from tests.kernels import built_for_cpu
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_intrinsics
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
@@ -130,6 +131,8 @@ def _kernel(on: Machine, name: str, *args: Any, **how: Any) -> Built:
 
 def _compile(on: Machine, kernel: Kernel) -> Any:
     """A kernel as a model's are built: CUDA's not with TVM's fast mathematics."""
+    if on.kind == "llvm":
+        return built_for_cpu(kernel.func)
     if on.kind == "opencl":
         opencl_intrinsics.register()
     target = resolve_target(on.kind).target

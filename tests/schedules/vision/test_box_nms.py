@@ -73,7 +73,7 @@ def expected_rows(
     return result, counts
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize(
     ("how", "expected"),
     [

@@ -44,6 +44,7 @@ def test_every_type_has_a_word() -> None:
     assert set(DTYPES) == SORTABLE
 
 
+@pytest.mark.diagonals(3)
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_words_have_the_order_of_numbers(dtype: str, descending: bool) -> None:

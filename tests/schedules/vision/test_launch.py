@@ -104,6 +104,7 @@ def boxes(spec: DeviceSpec) -> dict[str, Kernel]:
     return made
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str(spec.key))
 def test_launches_are_within_the_device(spec: DeviceSpec) -> None:
     """Local memory only where it is on the chip: Mali's is main memory."""

@@ -262,6 +262,7 @@ def test_equal_scores_go_by_index(device: Machine) -> None:
     )
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("score", [0.5, 2.0], ids=["some", "none above the threshold"])
 def test_in_a_model(target: str, score: float) -> None:
     """Wholly on the target, whatever number of boxes comes out."""

@@ -69,7 +69,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 def test_shapes(device: Machine, shape: tuple[int, int, int]) -> None:
     check(device, whole(1, shape, "float32", "add"), "add", exclusive=False, reverse=True)

@@ -81,7 +81,7 @@ def combinations(cases: dict[str, Any]) -> Any:
     return pytest.mark.parametrize(("case", "reduction", "target"), found, indirect=["target"])
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @combinations(ELEMENTS)
 def test_elements(target: str, case: str, reduction: str) -> None:
     shape, at, axis = ELEMENTS[case]
@@ -107,7 +107,7 @@ SLICES = {
 }
 
 
-@pytest.mark.diagonals(2)
+@pytest.mark.diagonals(4)
 @combinations(SLICES)
 def test_slices(target: str, case: str, reduction: str) -> None:
     shape, tuples = SLICES[case]
