@@ -131,7 +131,7 @@ class TensorConv:
 
     @property
     def taps(self) -> int:
-        """Of the window."""
+        """Taps of the window."""
         return self.kernel_h * self.kernel_w
 
     @property
