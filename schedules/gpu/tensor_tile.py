@@ -233,7 +233,8 @@ def _suits_patch(tile: TensorTile, conv: TensorConv, cores: TensorCores) -> bool
     )
 
 
-def possible_tensor_tiles(conv: TensorConv, spec: DeviceSpec) -> list[TensorTile]:
+@lru_cache(maxsize=512)
+def possible_tensor_tiles(conv: TensorConv, spec: DeviceSpec) -> tuple[TensorTile, ...]:
     """Return the legal tiles, the one with the lowest estimated latency first."""
     found: list[TensorTile] = []
 
@@ -256,10 +257,9 @@ def possible_tensor_tiles(conv: TensorConv, spec: DeviceSpec) -> list[TensorTile
                 patches = (replace(tile, cached=0, patch=columns) for columns in _PATCHES)
                 suitable = [each for each in patches if suits(each, conv, spec)]
                 found += sorted(suitable, key=cycles)[:1]
-    return sorted(found, key=cycles)
+    return tuple(sorted(found, key=cycles))
 
 
-@lru_cache(maxsize=512)
 def choose_tensor_tile(conv: TensorConv, spec: DeviceSpec) -> TensorTile:
     """Return the legal tile with the lowest estimated latency."""
     return possible_tensor_tiles(conv, spec)[0]
