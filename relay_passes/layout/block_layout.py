@@ -148,7 +148,11 @@ class _Blocker(PyExprMutator):
         self._int8 = configs if spec.has_cpu_cores and spec.dot_product else None
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._images = BlockedImages(
-            self.builder_, self.visit_expr, self.get_var_remap, planned=bool(layouts)
+            self.builder_,
+            self.visit_expr,
+            self.get_var_remap,
+            planned=bool(layouts),
+            shuffles=spec.kind == "cpu",
         )
         convolutions = {
             "relax.nn.conv2d": self._conv2d,

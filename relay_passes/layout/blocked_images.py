@@ -53,6 +53,8 @@ class BlockedImages:
         Returns what a variable was replaced by, or ``None``.
     planned : bool
         Whether a plan says the layout of each operator.
+    shuffles : bool
+        Whether the device's code has shuffles of vectors.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class BlockedImages:
         remapped: Callable[[relax.Var], relax.Var | None],
         *,
         planned: bool,
+        shuffles: bool,
     ) -> None:
         self._builder = builder
         self._rewritten = rewritten
         self._remapped = remapped
         self._is_planned = planned
+        self._has_shuffles = shuffles
         self._blocked: dict[relax.Var, BlockedImage] = {}
         self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Expr] = {}
@@ -148,7 +152,8 @@ class BlockedImages:
             picks = [(sources.index(channel.image), channel.number) for channel in picked]
             shapes = [image_lengths(source.ty) for source in sources]
             dtype = str(expr.ty.dtype)
-            name = self._builder.add_func(gather_channels(shapes, picks, dtype), "gather_channels")
+            copy = gather_channels(shapes, picks, dtype, shuffles=self._has_shuffles)
+            name = self._builder.add_func(copy, "gather_channels")
             block = shapes[0][-1]
             shape = (shapes[0][0], filled(len(picks), block) // block, *shapes[0][2:])
             call = relax.call_tir(name, sources, relax.TensorType(shape, dtype))

@@ -10,10 +10,11 @@ import tvm
 from tvm import te
 
 from tests.onnx_models import random_input
-from tests.schedules.blocked_harness import SPECS, Conv, check, direct
-from tests.schedules.harness import Graph
+from tests.schedules.blocked_harness import OPENCL_SPECS, SPECS, Conv, check, direct
+from tests.schedules.harness import Graph, this_cpu
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import repack_image
+from tvm_edge.schedules.cpu.gather_channels import gather_channels
 
 SPEC = SPECS[0]
 ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
@@ -45,6 +46,15 @@ def test_units_of_shufflenet_gather_channels_once() -> None:
     kinds = Counter(kernel.rule for kernel in compiled.report.kernels)
     # One gather for the second half of each split, one before the last convolution.
     assert kinds == {"elementwise": 2, "conv2d_blocked": 6, "window_blocked": 2, "handwritten": 3}
+
+
+def test_a_cpu_behind_opencl_moves_channels() -> None:
+    graph = Graph()
+    data = Conv(channels=16, filters=36, image=(3, 5)).build(graph, "first")
+    data = shuffle(graph, data, 36, (3, 5))
+    graph.output(Conv(channels=36, filters=16, **ONE).build(graph, "last", data))
+    kinds = {kernel.rule for kernel in check(graph, OPENCL_SPECS[0], direct).report.kernels}
+    assert "handwritten" in kinds
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -102,6 +112,25 @@ def test_blocks_of_another_size(channels: int, before: int, after: int) -> None:
     library["main"](tvm.runtime.tensor(given), found)
     expected = packed(image, after)
     np.testing.assert_array_equal(found.numpy().reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("block", [4, 16, 32])
+def test_any_channels_of_several_images(block: int, dtype: str) -> None:
+    """Of one vector, of two, and of so many that all have to be shuffled."""
+    random = np.random.default_rng(block)
+    counts = (5, 2 * block, 3 * block + 1)
+    images = [random.integers(-99, 99, (2, c, 3, 5)).astype(dtype) for c in counts]
+    order = [(2, c) for c in reversed(range(block))] + [(1, c) for c in range(block)]
+    order += [(c % 2, c // 2) for c in range(8)]
+    order += [(int(i), int(random.integers(counts[i]))) for i in random.integers(3, size=2 * block)]
+    given = [packed(image, block) for image in images]
+    func = gather_channels([array.shape for array in given], order, dtype)
+    library = tvm.compile(func.with_attr("global_symbol", "main"), target=this_cpu())
+    expected = packed(np.stack([images[i][:, c] for i, c in order], axis=1), block)
+    found = tvm.runtime.empty(expected.shape, dtype)
+    library["main"](*map(tvm.runtime.tensor, given), found)
+    np.testing.assert_array_equal(found.numpy(), expected)
 
 
 def packed(image: np.ndarray, block: int) -> np.ndarray:
