@@ -21,9 +21,7 @@ __all__ = [
     "KEPT",
     "STORED",
     "as_stored",
-    "as_word",
     "is_half",
-    "of_word",
     "rounded",
     "stored",
     "widened",
@@ -99,14 +97,3 @@ def rounded(number: float) -> tirx.FloatImm:
     """Return a number as float16; beyond its range it is infinite, as what is stored there."""
     with np.errstate(over="ignore"):
         return tirx.const(float(np.float16(number)), "float16")
-
-
-def as_word(value: tirx.Expr) -> tirx.Expr:
-    """A float16 twice in an integer of 32 bits."""
-    bits = tirx.Cast("uint32", tirx.reinterpret("uint16", value))
-    return tirx.bitwise_or(bits, tirx.shift_left(bits, tirx.const(16, "uint32")))
-
-
-def of_word(word: tirx.Expr) -> tirx.Expr:
-    """The float16 that :func:`as_word` made a word of."""
-    return tirx.reinterpret("float16", tirx.Cast("uint16", word))

@@ -1,7 +1,7 @@
 """Convolutions and products of bfloat16 by pairs of neighbouring channels, added up in float32.
 
-x86's ``vdpbf16ps`` multiplies the two numbers of a pair with two of each lane
-(:mod:`tvm_edge.schedules.channel_groups`). On Zen 4 it does twice the multiply-adds of float32.
+x86's ``vdpbf16ps`` and Arm's ``bfdot`` multiply the two numbers of a pair with two of each lane
+(:mod:`tvm_edge.schedules.channel_groups`). On Zen 4 that does twice the multiply-adds of float32.
 """
 
 from __future__ import annotations

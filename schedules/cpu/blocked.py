@@ -211,8 +211,7 @@ def _in_float16(
     asked = size.widened and multiplies_float16(func, spec)
     if not asked or not fills_float16(size.lanes, spec):
         return conv, size
-    words = not spec.multiplies_by_element
-    stage = read_float16(conv.sch, conv.block, conv.stage, words=words)
+    stage = read_float16(conv.sch, conv.stage)
     conv, size = replace(conv, stage=stage), replace(size, padded=stage is not None)
     if not split_runs(conv.sch, conv.block, run_length(spec)):
         return conv, size

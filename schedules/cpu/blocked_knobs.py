@@ -277,6 +277,10 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
         step = max(accumulators, _LATENCY) + (filters + pixels / 4) / 4
         if spec.in_order and size.element == 4 and filters < 3:
             step += 1  # counted by llvm-mca: vectors of pixels come too late
+    elif size.element == 2 and spec.float16:
+        # A multiply-add broadcasts a number of memory at no cost. What several of them need LLVM
+        # loads once, and a shuffle puts it into all lanes, on a port that multiplies as well.
+        step = max(accumulators + (pixels if filters > 1 else 0), _LATENCY) + 0.8
     if size.widened:
         step += filters  # an instruction for each vector of them
     return size.steps * step + 6 * accumulators

@@ -2,8 +2,8 @@
 
 Groups are four of 8 bits with int32 lanes, or two of bfloat16 with float32 lanes. x86's
 ``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed by
-signed ones; ``vdpbf16ps`` takes bfloat16. TVM's tensor intrinsics of them have the accumulators in
-memory of another scope. TVM has none for windows.
+signed ones; ``vdpbf16ps`` and Arm's ``bfdot`` take bfloat16. TVM's tensor intrinsics of them have
+the accumulators in memory of another scope. TVM has none for windows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-__all__ = ["DOT_BFLOAT16", "DOT_PRODUCTS", "PAIR_PRODUCTS", "DotProduct"]
-
-DOT_BFLOAT16 = "tvm_edge_dot_bfloat16"
-"""Function of ``vdpbf16ps``: vectors of float32, and of pairs of bfloat16 as int32."""
+__all__ = ["DOT_PRODUCTS", "PAIR_PRODUCTS", "DotProduct"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,8 @@ class DotProduct:
     Attributes
     ----------
     intrinsic : str
-        LLVM's name; of bfloat16 that of a function of
-        :mod:`tvm_edge.lowering.bfloat16`.
+        LLVM's name; of bfloat16 that of a function of :mod:`tvm_edge.lowering.bfloat16`, of
+        vectors of float32, and of pairs of bfloat16 as int32.
     lanes : int
         Accumulators in a vector.
     image : {"uint8", "int8", "bfloat16"}
@@ -62,20 +59,20 @@ class DotProduct:
     def added(self, accumulators: tirx.Expr, pixels: tirx.Expr, filters: tirx.Expr) -> tirx.Expr:
         """Return accumulators with the products of two vectors added.
 
-        ``sdot`` takes an element of its last operand, which pixels are where they are broadcast.
+        NEON takes an element of the last operand, which pixels are where they are broadcast.
         """
+        operands = [filters, pixels] if self.lanes == _NEON else [pixels, filters]
         if self.image == "bfloat16":  # whose vectors LLVM alone has: they are passed as bits
-            words = (tirx.reinterpret(f"int32x{self.lanes}", each) for each in (pixels, filters))
+            words = (tirx.reinterpret(f"int32x{self.lanes}", each) for each in operands)
             dtype = f"float32x{self.lanes}"
             return tirx.call_pure_extern(dtype, self.intrinsic, accumulators, *words)
-        operands = [filters, pixels] if self.image == "int8" else [pixels, filters]
         dtype = f"int32x{self.lanes}"
         return tirx.call_llvm_pure_intrin(dtype, self.intrinsic, accumulators, *operands)
 
     @property
     def window_lanes(self) -> int:
         """Lanes of :meth:`window`: NEON's are four vectors, which are transposed together."""
-        return _PIXEL if self.lanes == 4 else self.lanes
+        return _PIXEL if self.lanes == _NEON else self.lanes
 
     def window(self) -> str:
         """Name of the intrinsic whose lanes have four pixels of their own, side by side in a line.
@@ -92,10 +89,15 @@ DOT_PRODUCTS = {
 }
 """By :attr:`tvm_edge.hardware.DeviceSpec.dot_product`."""
 
-PAIR_PRODUCTS = {"vdpbf16ps": DotProduct(DOT_BFLOAT16, 16, "bfloat16")}
+PAIR_PRODUCTS = {
+    "vdpbf16ps": DotProduct("tvm_edge_vdpbf16ps", 16, "bfloat16"),
+    "bfdot": DotProduct("tvm_edge_bfdot", 4, "bfloat16"),
+}
 """By :attr:`tvm_edge.hardware.DeviceSpec.pair_product`."""
 
 _PIXEL = 16
+_NEON = 4
+"""Lanes of 32 bits in its vectors."""
 
 
 @functools.cache

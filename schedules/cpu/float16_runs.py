@@ -14,7 +14,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import PRECISION
-from tvm_edge.schedules.float16 import as_stored, as_word, of_word
+from tvm_edge.schedules.float16 import as_stored
 
 __all__ = [
     "LONGEST",
@@ -27,7 +27,6 @@ __all__ = [
     "multiplies_float16",
     "read_float16",
     "reduced_in_float16",
-    "round_float16",
     "run_length",
     "split_runs",
     "stored_in_float16",
@@ -42,7 +41,7 @@ where an addition to float32 takes seven instructions, are 17 instructions for 6
 for 32 one by one.
 """
 
-_RUNS, _WORDS = "tvm_edge.float16_runs", "tvm_edge.float16_words"
+_RUNS = "tvm_edge.float16_runs"
 
 
 def multiplies_float16(func: tirx.PrimFunc, spec: DeviceSpec) -> bool:
@@ -107,20 +106,14 @@ def has_runs(block: s_tir.SBlock) -> bool:
     return _RUNS in block.annotations
 
 
-def read_float16(
-    sch: Schedule, block: SBlockRV, stage: SBlockRV | None, *, words: bool
-) -> SBlockRV | None:
+def read_float16(sch: Schedule, stage: SBlockRV | None) -> SBlockRV | None:
     """Have a reduction read its image in float16: the one that is stored, or a copy.
 
     Parameters
     ----------
     sch : Schedule
-    block, stage : SBlockRV
-        The reduction, and the block that makes a copy for it, if one does.
-    words : bool
-        Whether numbers are broadcast on x86. One of 16 bits goes into all lanes by a shuffle, on a
-        port that multiplies as well, and one of 32 bits by the load alone: the copy has each number
-        twice, as a word.
+    stage : SBlockRV or None
+        The block that makes a copy for the reduction, if one does.
 
     Returns
     -------
@@ -133,10 +126,6 @@ def read_float16(
     value = as_stored(store.value)
     if value is None:
         return stage
-    if words:
-        sch.unsafe_set_dtype(stage, 0, "uint32")
-        sch.annotate(stage, _WORDS, 1)
-        return stage
     own = [var.var for var in sch.get(stage).iter_vars]
     if isinstance(value, ir.TensorLoad) and all(
         one.same_as(var) for one, var in zip(value.indices, own, strict=True)
@@ -145,16 +134,6 @@ def read_float16(
         return None
     sch.unsafe_set_dtype(stage, 0, "float16")
     return stage
-
-
-def round_float16(sch: Schedule, block: SBlockRV, *, words: bool) -> None:
-    """Have a block round what it calculates, for a reduction that reads it in float16.
-
-    Parameters are those of :func:`read_float16`.
-    """
-    sch.unsafe_set_dtype(block, 0, "uint32" if words else "float16")
-    if words:
-        sch.annotate(block, _WORDS, 1)
 
 
 def reduced_in_float16(block: s_tir.SBlock) -> Callable[[tirx.Expr], tirx.Expr] | None:
@@ -168,28 +147,17 @@ def reduced_in_float16(block: s_tir.SBlock) -> Callable[[tirx.Expr], tirx.Expr] 
         return None if bound is None else lambda own: kind(own, bound)
     if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.Mul):
         return None
-    left, right = _factor(value.b.a), _factor(value.b.b)
+    left, right = as_stored(value.b.a), as_stored(value.b.b)
     return None if left is None or right is None else lambda own: own + left * right
 
 
-def _factor(value: tirx.Expr) -> tirx.Expr | None:
-    """Return a factor as float16: of a word its lower half."""
-    words = isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == "uint32"
-    return of_word(value.value) if words else as_stored(value)
-
-
 def stored_in_float16(node: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
-    """Return a block that stores a float16 as it is where it was widened and rounded again.
-
-    Or as a word, maybe one that it calculates.
-    """
+    """Return a block that stores a float16 as it is where it was widened and rounded again."""
     block, store = node.block, node.block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Cast):
         return node
     value = as_stored(store.value.value)
-    if _WORDS in block.annotations:
-        value = as_word(tirx.Cast("float16", store.value.value) if value is None else value)
-    elif value is None or str(store.buffer.dtype) != "float16":
+    if value is None or str(store.buffer.dtype) != "float16":
         return node
     made = s_tir.SBlock(
         block.iter_vars,
@@ -197,6 +165,6 @@ def stored_in_float16(node: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         block.writes,
         block.name_hint,
         tirx.BufferStore(store.buffer, value, store.indices),
-        annotations={k: v for k, v in block.annotations.items() if k != _WORDS},
+        annotations=block.annotations,
     )
     return s_tir.SBlockRealize(node.iter_values, node.predicate, made)

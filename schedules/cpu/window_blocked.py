@@ -129,7 +129,7 @@ def schedule_windows(
     epilogue = epilogue_of(sch, block)
     in_float16 = in_float16 and can_run(sch.get(block))
     if in_float16:
-        stage = read_float16(sch, block, stage, words=False)
+        stage = read_float16(sch, stage)
         in_float16 = split_runs(sch, block)
         data = sch.get(block).reads[0].source
     size = size_of_windows(sch.get(block), data, padded=stage is not None, shifts=shifts)

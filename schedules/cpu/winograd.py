@@ -25,7 +25,6 @@ from tvm_edge.schedules.cpu.dot_products import PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.float16_runs import (
     fills_float16,
     multiplies_float16,
-    round_float16,
     run_length,
     split_runs,
 )
@@ -85,7 +84,7 @@ def _in_float16(sch: Schedule, block: SBlockRV, transformed: SBlockRV, spec: Dev
     asked = str(filters.dtype) == "float16" and multiplies_float16(sch.mod["main"], spec)
     if not asked or not fills_float16(int(filters.shape[-1]), spec):
         return False
-    round_float16(sch, transformed, words=not spec.multiplies_by_element)
+    sch.unsafe_set_dtype(transformed, 0, "float16")
     return split_runs(sch, block, run_length(spec))
 
 

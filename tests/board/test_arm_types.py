@@ -1,4 +1,4 @@
-"""Kernels with dot products and float16 arithmetic, right on the emulator, which has both."""
+"""Kernels with dot products and arithmetic of 16 bits, right on the emulator, which has them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ np.savez(outputs, **found)
 
 @pytest.fixture
 def newer(board: Board) -> Iterator[Board]:
-    """The board with the features of a Cortex-A76."""
+    """The board with the features of a Cortex-A76, and BF16."""
     told = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid"
-    told += " asimdrdm lrcpc dcpop asimddp\n"
+    told += " asimdrdm lrcpc dcpop asimddp bf16\n"
     cpuinfo = board.shared / "cpuinfo"
     cpuinfo.write_text("".join(f"processor\t: {i}\n{told}\n" for i in range(2)))
     yield board
@@ -50,13 +50,18 @@ def run_on(
     board: Board, model: Any, core: str, inputs: np.ndarray, output: str
 ) -> list[dict[str, np.ndarray]]:
     """Compile for a core, and run with each input on the board."""
-    precision: Literal["float32", "float16"] = "float16" if output == "float16" else "float32"
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
     target = {**BOARD, "mcpu": core}
+    if output == "bfloat16":
+        precision, target = "bfloat16", {**BOARD, "mattr": ["+neon", "+bf16"]}
+    elif output == "float16":
+        precision = "float16"
     compiled = tvm_edge.compile(model, target, precision=precision, tuning_logs=False)
     rules = [kernel.rule for kernel in compiled.report.kernels]
     assert any(rule.endswith("int8") for rule in rules) == (output == "int8")
+    assert ("conv2d_pairs" in rules) == (output == "bfloat16")
     found_precision = compiled.report.precision
-    assert found_precision is None or found_precision.float16_kernels > 3
+    assert output != "float16" or (found_precision and found_precision.float16_kernels > 3)
     path = compiled.export(board.shared / "arm.tvme")
     given, made = board.shared / "given.npz", board.shared / "made.npz"
     np.savez(given, inputs=inputs)
@@ -124,6 +129,18 @@ def test_float16_is_float32_but_for_its_rounding(newer: Board, core: str) -> Non
     ):
         (value,), (expected,) = found.values(), here.run(sample).values()
         assert 1e-6 < relative_error(value, expected) < 1e-2
+
+
+def test_bfloat16_is_float32_but_for_its_rounding(newer: Board) -> None:
+    """Pairs are multiplied by BFDOT, of which no core named here has it."""
+    samples = [{"x": random_input((1, 3, 45, 38), seed)} for seed in range(2)]
+    inputs = np.stack([sample["x"] for sample in samples])
+    here = tvm_edge.compile(network(), "llvm", tuning_logs=False)
+    for found, sample in zip(
+        run_on(newer, network(), "", inputs, "bfloat16"), samples, strict=True
+    ):
+        (value,), (expected,) = found.values(), here.run(sample).values()
+        assert 1e-4 < relative_error(value, expected) < 3e-2
 
 
 @pytest.mark.parametrize("core", _CORES)

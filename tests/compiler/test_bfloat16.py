@@ -1,4 +1,4 @@
-"""``precision="bfloat16"`` on CPUs: stored, and multiplied in pairs by AVX512-BF16."""
+"""``precision="bfloat16"`` on CPUs: stored, and multiplied in pairs by AVX512-BF16 and BFDOT."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tvm_edge.runtime import library
 
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 ZEN4, AVX2 = X86 | {"mcpu": "znver4"}, X86 | {"mcpu": "haswell"}
+ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon", "+bf16"]}
 HAS_PAIRS = resolve_target("llvm").spec.pair_product != ""
 EPSILON = 2.0**-8  # of bfloat16, relative
 RNG = np.random.default_rng(11)
@@ -153,17 +154,25 @@ def test_a_network_is_that_of_float32_but_for_the_rounding(target: Any) -> None:
     assert after.activations < 0.55 * before.activations
 
 
-def test_pairs_are_multiplied_by_the_instruction() -> None:
+@pytest.mark.parametrize(
+    ("target", "multiplies", "rounds"),
+    [(ZEN4, "vdpbf16ps", "vcvtneps2bf16"), (ARM, "bfdot", "bfcvtn")],
+    ids=["zen4", "arm"],
+)
+def test_pairs_are_multiplied_by_the_instruction(
+    target: dict[str, Any], multiplies: str, rounds: str
+) -> None:
     """On CPUs that have it, also those that this one is not; and vectors are rounded by one."""
-    code = kernels(network(), ZEN4)
+    code = kernels(network(), target)
     products = [text for name, text in code.items() if "pairs" in name or "winograd" in name]
-    assert len(products) == 3 and all(text.count("vdpbf16ps") >= 8 for text in products)
-    assert not any("vfmadd" in text for name, text in code.items() if "pairs" in name)
+    assert len(products) == 3 and all(text.count(f"\t{multiplies}\t") >= 8 for text in products)
+    pairs = [text for name, text in code.items() if "pairs" in name]
+    assert not any(re.search(r"\t(vfmadd\d+ps|fmla|fmadd)\t", text) for text in pairs)
     assert any("winograd" in name for name in code)
     for name, text in code.items():
         assert not re.search(r"call\S*\s+\S*(truncsfbf|extendbf)", text), name
     (packed,) = (text for name, text in code.items() if "pack" in name and "unpack" not in name)
-    assert "vcvtneps2bf16" in packed
+    assert f"\t{rounds}\t" in packed
 
 
 def test_a_cpu_without_the_instruction_refuses_an_artifact(

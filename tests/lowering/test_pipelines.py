@@ -25,7 +25,6 @@ LOADS = [
     "BFloat16Instructions",
     "VectorElements",
     "HalfLoads",
-    "WordBroadcasts",
 ]
 EVERYWHERE = [*FUNCTIONS, *TABLES, *LOADS, *ARRAYS, *MERGES, *CHECKS, *OPEN]
 # TVM's pass for some kernels alone.

@@ -97,13 +97,17 @@ def _vector_unit(architecture: str, features: set[str], most: int) -> tuple[int,
     return 16, 16, 1
 
 
-def _pair_product(simd_bytes: int, features: set[str], mcpu: str) -> Literal["", "vdpbf16ps"]:
+def _pair_product(
+    simd_bytes: int, features: set[str], mcpu: str
+) -> Literal["", "vdpbf16ps", "bfdot"]:
     """Return the instruction that multiplies pairs of bfloat16, where it is faster than two.
 
     Zen 4 starts two each cycle. A Xeon (Emerald Rapids) took 1.5 times as long by it as in float32.
     """
     own = simd_bytes == 64 and "avx512bf16" in features and mcpu.startswith("znver")
-    return "vdpbf16ps" if own else ""
+    if own:
+        return "vdpbf16ps"
+    return "bfdot" if simd_bytes == 16 and "bf16" in features else ""
 
 
 def _dot_product(simd_bytes: int, features: set[str]) -> Literal["", "vnni512", "vnni256", "sdot"]:

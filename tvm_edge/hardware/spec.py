@@ -91,7 +91,7 @@ class DeviceSpec:
         each lane of a vector (:mod:`tvm_edge.schedules.cpu.dot_products`); of a GPU one of
         ``dp4a`` (CUDA), ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
         :mod:`tvm_edge.schedules.gpu.dot_products`).
-    pair_product : {"", "vdpbf16ps"}
+    pair_product : {"", "vdpbf16ps", "bfdot"}
         Of a CPU: the instruction that adds two products of bfloat16 to each float32 of a vector,
         where it is faster than two multiply-adds.
     in_order : bool
@@ -134,7 +134,7 @@ class DeviceSpec:
     dot_product: Literal[
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
     ] = ""
-    pair_product: Literal["", "vdpbf16ps"] = ""
+    pair_product: Literal["", "vdpbf16ps", "bfdot"] = ""
     in_order: bool = False
     byte_tables: bool = False
 

@@ -2,8 +2,8 @@
 
 TVM makes arrays of bfloat16 in a kernel float32, and rounds by arithmetic that makes infinity or
 zero of a NaN. Here they stay 16 bits. A vector is rounded to the nearest, ties to even, by one
-instruction of AVX512-BF16. TVM has no vectors of LLVM's ``bfloat``: they are arguments of functions
-of LLVM, as integers.
+instruction of AVX512-BF16 or of Arm's BF16. TVM has no vectors of LLVM's ``bfloat``: they are
+arguments of functions of LLVM, as integers.
 """
 
 from __future__ import annotations
@@ -14,28 +14,42 @@ from tvm import ir, tirx
 from tvm.target import codegen
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, nodes_in
-from tvm_edge.schedules.cpu.dot_products import DOT_BFLOAT16
+from tvm_edge.schedules.cpu.dot_products import PAIR_PRODUCTS
 from tvm_edge.schedules.float16 import HALVES
 
 __all__ = ["BFloat16Bits", "BFloat16Instructions"]
 
-_FEATURE = "avx512bf16"
+_FEATURES = ("avx512bf16", "bf16")
 _EXTERN = ir.Op.get("tirx.call_pure_extern")
 _REINTERPRET = ir.Op.get("tirx.reinterpret")
 _ROUND = "tirx.tvm_edge_round_to_bfloat16"
 tvm.ir.register_op_attr(_ROUND, "TVectorizable", True)
 tvm.ir.register_op_attr(_ROUND, "TCallEffectKind", tirx.CallEffectKind.Pure.value)
 
-_DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
-_DOT_CODE = f"""
-declare <16 x float> {_DOT}(<16 x float>, <32 x bfloat>, <32 x bfloat>)
-define <16 x float> @{DOT_BFLOAT16}(<16 x float> %sum, <16 x i32> %a, <16 x i32> %b) alwaysinline {{
-  %x = bitcast <16 x i32> %a to <32 x bfloat>
-  %y = bitcast <16 x i32> %b to <32 x bfloat>
-  %r = call <16 x float> {_DOT}(<16 x float> %sum, <32 x bfloat> %x, <32 x bfloat> %y)
-  ret <16 x float> %r
+
+def _dot_code(instruction: str, called: str) -> str:
+    """Return LLVM's code of the function that adds products of pairs."""
+    dot = PAIR_PRODUCTS[instruction]
+    wide, bits = f"<{dot.lanes} x float>", f"<{dot.lanes} x i32>"
+    pairs = f"<{2 * dot.lanes} x bfloat>"
+    return f"""
+declare {wide} @{called}({wide}, {pairs}, {pairs})
+define {wide} @{dot.intrinsic}({wide} %sum, {bits} %a, {bits} %b) alwaysinline {{
+  %x = bitcast {bits} %a to {pairs}
+  %y = bitcast {bits} %b to {pairs}
+  %r = call {wide} @{called}({wide} %sum, {pairs} %x, {pairs} %y)
+  ret {wide} %r
 }}
 """
+
+
+_DOT_CODE = {
+    PAIR_PRODUCTS[instruction].intrinsic: _dot_code(instruction, called)
+    for instruction, called in {
+        "vdpbf16ps": "llvm.x86.avx512bf16.dpbf16ps.512",
+        "bfdot": "llvm.aarch64.neon.bfdot.v4f32.v8bf16",
+    }.items()
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="BFloat16Bits")
@@ -166,11 +180,13 @@ class BFloat16Instructions:
 def _with_instructions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     called: dict[str, str] = {}
     target = func.attrs.get("target") or tvm.target.Target.current()
-    has_feature = bool(codegen.llvm_cpu_has_features(_FEATURE, target)) if target else False
+    has_feature = target is not None and any(
+        codegen.llvm_cpu_has_features(feature, target) for feature in _FEATURES
+    )
 
     def on_call(call: ir.Call) -> tirx.Expr:
-        if call.op.same_as(_EXTERN) and call.args[0].value == DOT_BFLOAT16:
-            called[DOT_BFLOAT16] = _DOT_CODE
+        if call.op.same_as(_EXTERN) and call.args[0].value in _DOT_CODE:
+            called[call.args[0].value] = _DOT_CODE[call.args[0].value]
         if not call.op.same_as(ir.Op.get(_ROUND)):
             return call
         (value,) = call.args

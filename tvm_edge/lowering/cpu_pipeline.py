@@ -9,7 +9,6 @@ from tvm_edge.lowering.task_places import TaskPlaces
 from tvm_edge.lowering.transpose_tiles import TransposeTiles
 from tvm_edge.lowering.tvm_passes import lowering_passes, register_pipeline
 from tvm_edge.lowering.vector_elements import VectorElements
-from tvm_edge.lowering.word_broadcasts import WordBroadcasts
 
 __all__ = ["CPU", "PASSES", "register"]
 
@@ -19,7 +18,7 @@ CPU = "tvm_edge.cpu"
 PASSES = lowering_passes(
     types=[BFloat16Bits()],
     loops=[TransposeTiles()],
-    elements=[BFloat16Instructions(), VectorElements(), HalfLoads(), WordBroadcasts()],
+    elements=[BFloat16Instructions(), VectorElements(), HalfLoads()],
     arrays=[RegisterArrays(), TaskPlaces()],
 )
 """Passes down to functions of the host and of the device, which are finished apart."""

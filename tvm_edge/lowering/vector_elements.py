@@ -43,10 +43,12 @@ def _is_aarch64(func: tirx.PrimFunc) -> bool:
 
 def _of_vector(node: tirx.Broadcast) -> tirx.Expr:
     """Return a broadcast of a vector's element in place of one of a load, where there is one."""
-    value, word = node.value, ""
-    if isinstance(value, ir.Call) and value.op.name == "tirx.reinterpret":
-        # Four neighbours of 8 bits, as one word.
-        (value,), word = value.args, str(value.ty.dtype)
+    words: list[str] = []
+    value = node.value
+    while isinstance(value, ir.Call) and value.op.name == "tirx.reinterpret":
+        # Four neighbours of 8 bits, or two of bfloat16 first as bits, as one word.
+        words.insert(0, str(value.ty.dtype).partition("x")[0])
+        (value,) = value.args
     if not isinstance(value, ir.TensorLoad) or len(value.indices) != 1:
         return node
     (index,) = value.indices
@@ -55,7 +57,7 @@ def _of_vector(node: tirx.Broadcast) -> tirx.Expr:
         if constant(index.stride) != 1:
             return node
         index, own = index.base, constant(index.lanes) or 0
-    if bool(word) != (own > 1):
+    if bool(words) != (own > 1):
         return node
     buffer = value.source
     lanes = _BYTES * 8 // int(buffer.dtype.bits)
@@ -66,8 +68,9 @@ def _of_vector(node: tirx.Broadcast) -> tirx.Expr:
     if buffer.scope() == "local" or size == 0 or size % lanes:
         return node
     vector = buffer.vload([index - place], f"{buffer.dtype}x{lanes}")
-    if word:
-        vector = tirx.reinterpret(f"{word}x{lanes // own}", vector)
+    for word in words:
+        count = _BYTES * 8 // int(tvm.DataType(word).bits)
+        vector = tirx.reinterpret(f"{word}x{count}", vector)
     return tirx.Broadcast(tirx.Shuffle([vector], [place // own]), node.lanes)
 
 
