@@ -19,7 +19,7 @@ from tvm_edge.zoo.average_precision import mean_average_precision
 pytestmark = pytest.mark.board
 
 _CORES = ("cortex-a55", "cortex-a76")
-_PICTURES = 24
+_PICTURES, _MORE_PICTURES = 24, 72
 _ON_THE_BOARD = """
 import sys
 import numpy as np
@@ -160,19 +160,22 @@ def test_the_detector_in_int8(newer: Board, core: str) -> None:
     assert int8 == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize("core", _CORES)
-def test_the_detector_in_float16(newer: Board, core: str) -> None:
-    """It loses 0.9 points of float32's mAP on these 24 pictures, and 0.1 on 200 of them.
+@pytest.mark.parametrize(
+    ("core", "precision"),
+    [*((core, "float16") for core in _CORES), ("", "bfloat16")],
+)
+def test_the_detector_in_16_bits(newer: Board, core: str, precision: str) -> None:
+    """It loses less than half a point of float32's mAP.
 
-    The 200 are too many for the emulator: they were run on x86, with the same schedules.
+    Of 24 pictures it loses 0.9: one detection more or less.
     """
-    scenes = [shapes.draw(i, "held-out") for i in range(_PICTURES)]
+    scenes = [shapes.draw(i, "held-out") for i in range(_MORE_PICTURES)]
     inputs = np.stack([shapes.network_input(scene) for scene in scenes])
     here = tvm_edge.compile("zoo:shapes_ssd", "llvm", tuning_logs=False)
     expected = judged([dict(here.run({"image": each})) for each in inputs], scenes)
-    float16 = judged(run_on(newer, "zoo:shapes_ssd", core, inputs, "float16"), scenes)
+    found = judged(run_on(newer, "zoo:shapes_ssd", core, inputs, precision), scenes)
     assert expected > 0.8
-    assert float16 == pytest.approx(expected, abs=1e-2)
+    assert found == pytest.approx(expected, abs=5e-3)
 
 
 def judged(found: list[dict[str, np.ndarray]], scenes: list[shapes.Scene]) -> float:
