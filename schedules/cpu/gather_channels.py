@@ -71,7 +71,8 @@ def gather_channels(
         for lane, (image, number, place) in enumerate(taken):
             value = images[image][n, number, y, column, place]
             copies.append(tirx.BufferStore(result, value, [n, target, y, column, lane]))
-    inner = tirx.For(column, 0, columns, tirx.ForKind.SERIAL, tirx.SeqStmt(copies))
+    pixel = copies[0] if len(copies) == 1 else tirx.SeqStmt(copies)  # TVM refuses one
+    inner = tirx.For(column, 0, columns, tirx.ForKind.SERIAL, pixel)
     outer = tirx.For(task, 0, batch * lines, tirx.ForKind.PARALLEL, inner)
     # TVM asks every kernel of a Relax module for a root block.
     root = s_tir.SBlock([], [], [], "root", outer)
