@@ -108,8 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Devices and shapes, say: each shape on some devices, each device with some shapes, where one
     mechanism is tested at many points; of a single parameter every `step`-th value. ``make
-    test-full`` runs the others. Tests that ask for
-    ``pocl_as_written`` are marked, so that it can run them by themselves.
+    test-full`` runs the others. Tests that ask for ``pocl_as_written`` are marked, so that it can
+    run them by themselves.
     """
     places: dict[tuple[str, int], dict[tuple[int, ...], int]] = {}
     for item in items:

@@ -348,15 +348,18 @@ def schedule_blocks(
     if vectorize:
         sch.vectorize(loops.lane)
     sch.reverse_compute_at(epilogue, serial[-1] if serial else task, preserve_unit_loops=True)
-    *unrolled, lane = sch.get_loops(epilogue)[-(len(inner) + 1) :]
-    if rest:
-        peel_remainder(sch, [unrolled[-1]])
-    if ragged:
-        peel_remainder(sch, [unrolled[-2]])
+    _unroll_epilogue(sch, epilogue, len(inner), [-1] * rest + [-2] * ragged)
+    return task, [*window, steps][0]
+
+
+def _unroll_epilogue(sch: Schedule, epilogue: SBlockRV, count: int, cut: Sequence[int]) -> None:
+    """Unroll the innermost `count` loops around a tile's lanes; at `cut` the last tile is less."""
+    *unrolled, lane = sch.get_loops(epilogue)[-(count + 1) :]
+    for place in cut:
+        peel_remainder(sch, [unrolled[place]])
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
-    return task, [*window, steps][0]
 
 
 def _unroll_more(

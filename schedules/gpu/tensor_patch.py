@@ -1,9 +1,8 @@
 """CUDA C of a patch of pixels, the columns of a tile on tensor cores.
 
-The columns are ``LINES_OUT`` by ``PATCH`` pixels of the result. What is under them in the image is
-copied to shared memory once, of all blocks of a work-group, and read there at each tap: of a window
-of 3x3 a seventh to a fifth of the copies of pixels in order. Layers of few channels gain, whose
-filters take as many copies as their pixels: for many there is no room.
+The columns are ``LINES_OUT`` by ``PATCH`` pixels of the result. The image under them is copied to
+shared memory once, all channels of a work-group, and read there at each tap: of a window of 3x3 a
+seventh to a fifth of the copies of pixels in order. Many channels have no room there.
 """
 
 from __future__ import annotations

@@ -412,7 +412,7 @@ def multiply_tile(
     memory : buffer
         Local memory.
     first : sequence of Expr
-        The tile's first row and column, and its first step.
+        The tile's first row, its first column or the number of its patch, and its first step.
     """
     places = [(accumulators, 0), image, filters, (memory, 0)]
     pointers = [T.address_of(each[offset]) for each, offset in places]

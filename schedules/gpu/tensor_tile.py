@@ -115,6 +115,7 @@ class TensorTile:
 
 
 _PARTS = (1, 2, 4, 8, 16)
+# Columns of patches; and the pieces of a warp that shares the reduction of one, at most.
 _PATCHES, _FEW_PIECES = (4, 7, 8, 14, 16, 28), 8
 _MOST_WORKSPACE = 32 << 20  # bytes
 

@@ -93,7 +93,7 @@ def test_tags_of_gpus(target: str, key: str) -> None:
 
 
 def spec_said(name: str, cores: int, capability: str) -> DeviceSpec:
-    """What a driver's answers become."""
+    """Describe a device by a driver's answers."""
     said = {
         "device_name": name,
         "multi_processor_count": cores,

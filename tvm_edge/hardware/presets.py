@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tvm_edge.hardware.spec import DeviceSpec
-from tvm_edge.hardware.tensor_cores import AMPERE, TURING, TensorCores
+from tvm_edge.hardware.tensor_cores import TURING, tensor_cores_since
 
 __all__ = ["GENERIC_CUDA", "GENERIC_OPENCL", "PRESETS", "Preset", "preset_by_device_name"]
 
@@ -164,9 +164,7 @@ def _jetson(
     clock_ghz: float,
     l2: int,
     bandwidth: float,
-    float16: bool = True,
-    dp4a: bool = True,
-    tensor_cores: TensorCores | None = AMPERE,
+    capability: tuple[int, int] = (8, 7),
 ) -> DeviceSpec:
     return DeviceSpec(
         key=f"nvidia/{key}",
@@ -186,9 +184,9 @@ def _jetson(
         l2_cache=l2,
         peak_gflops=round(multiprocessors * 128 * 2 * clock_ghz, 1),
         bandwidth_gbs=bandwidth,
-        float16=float16,
-        tensor_cores=tensor_cores,
-        dot_product="dp4a" if dp4a else "",
+        float16=capability >= (5, 3),
+        tensor_cores=tensor_cores_since(capability),
+        dot_product="dp4a" if capability >= (6, 1) else "",
     )
 
 
@@ -377,8 +375,7 @@ PRESETS: dict[str, Preset] = {
             clock_ghz=0.9216,
             l2=256 * KIB,
             bandwidth=25.6,
-            dp4a=False,  # compute capability 5.3
-            tensor_cores=None,
+            capability=(5, 3),
         ),
         _aarch64("cortex-a57", 4),
         45.8,
@@ -396,9 +393,7 @@ PRESETS: dict[str, Preset] = {
                 clock_ghz=0.852,
                 l2=128 * KIB,
                 bandwidth=14.9,
-                float16=False,
-                dp4a=False,
-                tensor_cores=None,
+                capability=(3, 2),
             ),
             alus=192,
             peak_gflops=327.2,

@@ -117,7 +117,7 @@ def test_blocks_of_another_size(channels: int, before: int, after: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("block", [4, 16, 32])
 def test_any_channels_of_several_images(block: int, dtype: str) -> None:
-    """Of one vector, of two, and of so many that all have to be shuffled."""
+    """From one vector, two, and so many that all have to be shuffled."""
     random = np.random.default_rng(block)
     counts = (5, 2 * block, 3 * block + 1)
     images = [random.integers(-99, 99, (2, c, 3, 5)).astype(dtype) for c in counts]

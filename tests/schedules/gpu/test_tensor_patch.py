@@ -53,7 +53,7 @@ int main() {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
-    """What the CUDA C says of each case, compiled for the CPU."""
+    """The lines of each case that the CUDA C, compiled for the CPU, writes."""
     if COMPILER is None:
         pytest.skip("no C++ compiler on PATH")
     calls = []
