@@ -63,6 +63,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "gpu_slices": Benchmark("benchmarks.gpu.slices", "CUDA, MPS, onnxruntime, torch"),
     "gpu_compiled": Benchmark("benchmarks.gpu.compiled", "nvcc; for int8 onnxruntime"),
     "gpu_tiles": Benchmark("benchmarks.gpu.tiles", _GPU),
+    "tensor_tiles": Benchmark("benchmarks.gpu.tensor_tiles", "CUDA with tensor cores, MPS"),
     "workgroup": Benchmark("benchmarks.gpu.workgroup", _GPU),
     "vision": Benchmark(
         "benchmarks.vision.operators", "onnxruntime; on CUDA torch, torchvision, nvcc"

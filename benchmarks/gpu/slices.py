@@ -12,19 +12,16 @@ timed, ``--jobs`` at once. Outputs are compared with ONNX Runtime's: 1e-4 of the
 float32, 1e-2 in tf32 and int8, 2e-2 in ``mixed``, and in int8 as much as ONNX Runtime's own outputs
 change without its graph optimisations, where sums at a tie are rounded the other way.
 
-NVIDIA's MPS gives a process some of the multiprocessors. Memory and caches are the whole GPU's, and
-no setting of the GPU is touched. ``--slice 132`` is a whole H100.
+A slice is some of the multiprocessors, see ``benchmarks/gpu/mps.py``; ``--slice 132`` is a whole
+H100.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -46,6 +43,7 @@ from benchmarks.common.onnx_runtime import onnxruntime_function
 from benchmarks.common.options import Among, Parser, save_json
 from benchmarks.common.processes import Job, run_child_within
 from benchmarks.common.timing import machine_us, torch_us
+from benchmarks.gpu.mps import share_of, sliced
 from benchmarks.gpu.networks import NETWORKS
 
 ALSO = ("googlenet", "yolov3", "ssd_mobilenet_v1")
@@ -55,7 +53,6 @@ _APART = "mixed apart"
 _PEERS_ERROR = 5e-2
 _PEERS = ("cuDNN", "cuDNN tf32", "compiled", "compiled with templates")
 _MOST_SECONDS = 400
-_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 def _prepare(name: str, precision: str, folder: Path) -> dict[str, Any]:
@@ -172,23 +169,6 @@ def _peer(name: str, peer: str, _cores: str, folder: Path) -> dict[str, Any]:
 JOBS: dict[str, Job] = {"prepare": _prepare, "compile": _compile, "ours": _ours, "peer": _peer}
 
 
-@contextmanager
-def _sliced() -> Iterator[None]:
-    """Run MPS with folders of its own while this lasts."""
-    with tempfile.TemporaryDirectory() as pipes, tempfile.TemporaryDirectory() as logs:
-        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": logs}
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
-        try:
-            yield
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=True)
-
-
-def _percentage(cores: int, whole: int) -> str:
-    """The share of the GPU's multiprocessors that MPS rounds to so many, by even numbers."""
-    return f"{min(100 * cores / whole + 0.1, 100):.1f}" if cores < whole else "100"
-
-
 def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     import torch
 
@@ -200,9 +180,9 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     runs = [("ours", precision) for precision in options.precision]
     runs += [("peer", peer) for peer in options.peers]
-    with _sliced():
+    with sliced():
         for cores in options.slice:
-            share = {_PERCENTAGE: _percentage(cores, whole)}
+            share = share_of(cores, whole)
             ours = list(product(options.networks, options.precision))
             with ThreadPoolExecutor(options.jobs) as pool:
                 compiled = pool.map(

@@ -47,6 +47,12 @@ def gpu_conv(
         What an image of int8 is padded with.
     """
     dtype = str(weights.dtype)
+    if config.algorithm == "winograd":
+        filters = frequency_filters(weights, workload)
+        if np.isfinite(filters).all():
+            return _winograd(builder, image, workload, filters, config)
+        # Sums of nine are beyond float16, of which each is within.
+        config = ConvConfig("tensor", config.block)
     if config.algorithm == "tensor":
         packed = pack_stacks(weights, TensorConv.of(workload, dtype))
         return builder.call_te(
@@ -56,8 +62,6 @@ def gpu_conv(
             primfunc_name_hint="conv2d_tensor",
             primfunc_attrs={"op_pattern": 4},
         )
-    if config.algorithm == "winograd":
-        return _winograd(builder, image, workload, weights, config)
     if config.algorithm == "window":
         return builder.call_te(
             lambda image, filters: depthwise_units(image, filters, workload, zero),
@@ -82,7 +86,7 @@ def _winograd(
     builder: relax.BlockBuilder,
     image: relax.Expr,
     workload: ConvWorkload,
-    weights: np.ndarray,
+    filters: np.ndarray,
     config: ConvConfig,
 ) -> relax.Call:
     """The calls of the three kernels of Winograd's algorithm on tensor cores."""
@@ -95,7 +99,7 @@ def _winograd(
     products = builder.call_te(
         lambda images, filters: frequency_products(images, filters, workload, config.knobs),
         builder.emit(images, "frequencies"),
-        const(frequency_filters(weights, workload), str(weights.dtype)),
+        const(filters, str(filters.dtype)),
         primfunc_name_hint="winograd_products",
         primfunc_attrs={"op_pattern": 4},
     )

@@ -115,10 +115,14 @@ def products_of(workload: ConvWorkload) -> TensorConv:
 
 
 def frequency_filters(weights: np.ndarray, workload: ConvWorkload) -> np.ndarray:
-    """Filters ``[O, C, 3, 3]`` as ``[16, 1, 1, C/8, O', 8]``: packed ones for each product."""
-    conv = products_of(workload)
-    transformed = transform_filters_by_channel(GAIN * weights, TILE).transpose(0, 2, 1)
-    return np.stack([pack_stacks(each[..., None, None], conv) for each in transformed])
+    """Filters ``[O, C, 3, 3]`` as ``[16, 1, 1, C/8, O', 8]``: packed ones for each product.
+
+    Sums that float16 does not hold are infinite.
+    """
+    conv, wide = products_of(workload), GAIN * weights.astype("float32")
+    transformed = transform_filters_by_channel(wide, TILE).transpose(0, 2, 1)
+    with np.errstate(over="ignore"):
+        return np.stack([pack_stacks(each[..., None, None], conv) for each in transformed])
 
 
 def frequency_images(image: te.Tensor, workload: ConvWorkload) -> te.Tensor:

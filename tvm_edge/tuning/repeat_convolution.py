@@ -79,9 +79,9 @@ def _samples(
 
 
 def _factor(number: int) -> np.float64:
-    """Return a copy's power of two: 1, 2, 1/2, 4, 1/4 and so on, which float16 has, too."""
+    """Return a copy's power of two: 1, 1/2, 2, 1/4, 4 and so on, which float16 has, too."""
     power = (number + 1) // 2
-    return np.float64(2.0) ** (power if number % 2 else -power)
+    return np.float64(2.0) ** (-power if number % 2 else power)
 
 
 def _float(

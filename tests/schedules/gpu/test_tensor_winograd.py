@@ -14,6 +14,7 @@ from tests.schedules.gpu.graphs import conv
 from tests.schedules.gpu.harness import ORIN
 from tests.schedules.gpu.units import convolved, evaluated, in_blocks, out_of_blocks
 from tvm_edge.compiler.driver import compile_with
+from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
@@ -26,6 +27,8 @@ from tvm_edge.schedules.gpu.tensor_winograd import (
     frequency_results,
     products_of,
 )
+from tvm_edge.tuning.conv_problem import make_problem
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 
 WINOGRAD = ConvConfig("winograd", 8, 2)
 
@@ -71,6 +74,23 @@ def test_images_that_float16_holds_are_not_infinite() -> None:
     assert np.isfinite(made).all() and np.abs(made).max() >= 59000
 
 
+def test_filters_of_candidates_are_within_float16() -> None:
+    """Each copy in a candidate's model has the problem's by another power of two."""
+    own = same(128, 7, 128)
+    module = repeat_convolution(replace(own, dtype="float32"), make_problem(own), 24, sampled=True)
+    calls = [binding.value for binding in bindings_of(module["main"])]
+    copies = [call.args[1].value.numpy() for call in calls if is_call(call, "relax.nn.conv2d")]
+    largest = [np.abs(frequency_filters(copy, own)).max() for copy in copies]
+    assert len(set(largest)) == 24 and np.isfinite(largest).all() and max(largest) > 30_000
+
+
+def test_filters_beyond_float16_are_convolved_directly() -> None:
+    """Float16 holds each of them, and not the sums that the algorithm makes of them."""
+    assert np.isinf(frequency_filters(np.full((8, 8, 3, 3), 8000, "float16"), same(8, 4, 8))).any()
+    rules = {kernel.rule for kernel in model("jetson-orin-nano", 8000)[0].report.kernels}
+    assert "tensor_blocks" in rules and "tensor_winograd" not in rules
+
+
 @pytest.mark.parametrize(
     ("workload", "bandwidth", "algorithm"),
     [
@@ -106,10 +126,15 @@ def test_products_are_not_in_parts() -> None:
     assert products_of(own).products == 16
 
 
-def model(target: object) -> tuple[tvm_edge.CompiledModel, dict[str, np.ndarray], object]:
-    """One convolution with an epilogue, by Winograd's algorithm."""
+def model(
+    target: object, filters: float | None = None
+) -> tuple[tvm_edge.CompiledModel, dict[str, np.ndarray], object]:
+    """One convolution with an epilogue, by Winograd's algorithm; all filters may be one number."""
     graph = conv(1, 24, 9, 13, outputs=64, kernel=(3, 3), pads=[1] * 4)
     constants = dict(list(graph.values.items())[:-1])
+    if filters is not None:
+        (name,) = (each for each, value in constants.items() if value.ndim == 4)
+        constants[name] = np.full_like(constants[name], filters)
     workload = ConvWorkload(1, 24, 9, 13, 64, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "float16")
     compiled = compile_with(
         graph.model(),
