@@ -204,9 +204,7 @@ def schedule_panels(
     batch = prod(sizes[p] for p in product.outer)
     parallel = batch * rows * columns * reduction >= MIN_PARALLEL_WORK * lanes
     width = tile.vectors * lanes
-    # By rows: every task goes through the whole matrix, for a chunk of rows that it then has in
-    # its cache. Otherwise: each task takes a panel, for all rows.
-    by_rows = rows > columns and reduction * columns * 4 <= spec.l2_cache // 4
+    by_rows = _is_by_rows(rows, columns, reduction, spec)
     parts = 1 if by_rows else _parts(rows, reduction, width, spec)
     final = None
     if parts > 1:
@@ -329,13 +327,28 @@ def _parts(rows: int, reduction: int, width: int, spec: DeviceSpec) -> int:
     return 1
 
 
+def _is_by_rows(rows: int, columns: int, reduction: int, spec: DeviceSpec) -> bool:
+    """Return whether a task goes through the whole matrix, for a chunk of rows in its cache.
+
+    Otherwise each task takes a panel for all rows, which it then reads once for every panel
+    (3136x384x96 at AVX2 and half a MiB of cache: 4.2 ms instead of 1.0 ms).
+    """
+    cache = max(spec.l2_cache, spec.l1_cache)
+    matrix, data = (size * reduction * 4 for size in (columns, rows))
+    return rows > columns and (matrix <= cache // 4 or data > cache // 2)
+
+
 def _chunk(rows: int, reduction: int, tile: Tile, spec: DeviceSpec) -> int:
-    """Strips of rows in a task: as many as stay in the cache, but some tasks for each core."""
+    """Strips of rows in a task: as many as stay in the cache, and the same for each core."""
     strips = rows // tile.rows
     most = min(
         max(spec.l2_cache, spec.l1_cache) // 4 // (reduction * tile.rows * 4), strips // spec.cores
     )
-    return divisors(strips, max(most, 1))[-1]
+    chunks = divisors(strips, max(most, 1))
+    # Strips of the core that has most of them.
+    longest = {chunk: ceil(strips // chunk / spec.cores) * chunk for chunk in chunks}
+    least = min(longest.values())
+    return max(chunk for chunk in chunks if longest[chunk] <= 1.05 * least)
 
 
 def add_parts(
