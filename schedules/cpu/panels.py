@@ -205,7 +205,9 @@ def schedule_panels(
     parallel = batch * rows * columns * reduction >= MIN_PARALLEL_WORK * lanes
     width = tile.vectors * lanes
     by_rows = _is_by_rows(rows, columns, reduction, spec)
-    parts = 1 if by_rows else _parts(rows, reduction, width, spec)
+    # A panel that one strip of rows reads need not stay in a cache.
+    once = rows <= tile.rows and columns >= spec.cores * width
+    parts = 1 if by_rows or once else _parts(rows, reduction, width, spec)
     final = None
     if parts > 1:
         final = block
@@ -222,7 +224,10 @@ def schedule_panels(
     if rows % (chunk * tile.rows):
         peel_remainder(sch, [chunks, strips, row])
     unrolled = divisors(reduction // parts, _UNROLLED)[-1]
-    steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
+    if once:  # in as many streams: from memory 9216x4096 takes 4.2 ms in four, 5.2 ms in one
+        step, steps = sch.split(loops[product.reduction], factors=[unrolled, None])
+    else:
+        steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
     first, second = (chunks, panels) if by_rows else (panels, chunks)
     sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane)
     # Whether a task has a matrix or panels of its own, too. Only a loop without remainder is fused:

@@ -1,4 +1,4 @@
-"""Constant matrices are packed where they are read several times."""
+"""Constant matrices are packed where they are read several times, or in many panels."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from tests.schedules.harness import Graph
 
 
 @pytest.mark.parametrize(
-    "rows, packed", [((1,), False), ((2,), False), ((3,), True), ((2, 7), True), ((301,), True)]
+    ("rows", "columns", "packed"),
+    [
+        ((1,), 75, False),
+        ((2,), 75, False),
+        ((3,), 75, True),
+        ((2, 7), 75, True),
+        ((301,), 75, True),
+        ((1,), 601, True),
+        ((2, 1), 640, True),
+    ],
 )
-def test_a_matrix_that_is_read_several_times_is_packed(rows: tuple[int, ...], packed: bool) -> None:
+def test_a_matrix_of_several_rows_or_many_panels_is_packed(
+    rows: tuple[int, ...], columns: int, packed: bool
+) -> None:
     graph = Graph()
-    matrix = np.random.default_rng(0).normal(size=(130, 75))
+    matrix = np.random.default_rng(0).normal(size=(130, columns))
     product = graph.op("MatMul", graph.input(*rows, 130), graph.constant(matrix))
-    graph.output(graph.op("Relu", graph.op("Add", product, graph.constant(matrix[0, :75]))))
+    graph.output(graph.op("Relu", graph.op("Add", product, graph.constant(matrix[0]))))
     model = graph.model()
-    compiled = tvm_edge.compile(model, "llvm")
+    compiled = tvm_edge.compile(model, "llvm", num_threads=2)
     assert any("dense_panels" in kernel.name for kernel in compiled.report.kernels) == packed
     assert {kernel.origin for kernel in compiled.report.kernels} == {"heuristic"}
     for name, expected in reference(model, graph.values).items():
