@@ -234,7 +234,7 @@ def schedule_panels(
     # nothing of it could be peeled.
     if rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0:
         task, own = fuse(sch, [*outer, first]), not by_rows and (batch == 1 or not shared)
-    elif batch >= spec.cores:
+    elif outer and batch >= spec.cores:
         task, own = fuse(sch, outer), not shared
     else:
         task, own = first, False

@@ -171,6 +171,11 @@ def test_cores_share_rows_that_no_cache_holds(rows: int, k: int, n: int) -> None
     assert rows // chunk % spec.cores == 0  # whole chunks: the same for each core
 
 
+@pytest.mark.parametrize("rows", [1, 7])
+def test_one_core_takes_panels_of_which_the_last_is_incomplete(rows: int) -> None:
+    _packed((rows,), 64, 97, replace(AVX2, cores=1))
+
+
 def _packed(rows: Sequence[int], k: int, n: int, spec: DeviceSpec) -> Any:
     """Return the kernel of a product with a packed matrix, whose result is right."""
     random = np.random.default_rng(0)
