@@ -107,7 +107,7 @@ def write():
         # A load begins where nobody wrote for 20 ms, and half of them see a write later on.
         ended.wait(random.exponential(0.005))
 
-writer = threading.Thread(target=write)
+writer = threading.Thread(target=write, daemon=True)  # an error ends the process
 writer.start()
 refused = 0
 for _ in range(int(sys.argv[3])):
