@@ -18,9 +18,6 @@ from tests.marks import sampled
 from tests.onnx_backend.cases import load_cases, operator_of, run_case
 from tvm_edge import onnx_backend
 
-# What LLVM makes of these kernels is tested as well.
-pytestmark = pytest.mark.usefixtures("optimised")
-
 FAILURES = Path(__file__).parent / "expected_failures.txt"
 _LINES = (Path(__file__).parent / "conformance.txt").read_text().splitlines()
 _ROWS = [line.split(maxsplit=2) for line in _LINES if not line.startswith("#")]

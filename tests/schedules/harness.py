@@ -57,7 +57,10 @@ differs by about 1e-6; a wrong index differs by 1e-1."""
 
 
 def sweep(examples: int) -> settings:
-    """Settings of a property test that builds kernels."""
+    """Settings of a property test that builds kernels.
+
+    The first example is the simplest there is, and nothing random.
+    """
     return settings(
         max_examples=examples * SWEEP,
         deadline=None,

@@ -143,6 +143,7 @@ WINDOWS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("case", WINDOWS)
 @pytest.mark.parametrize("spec", HALVES, ids=lambda spec: spec.name)
 def test_depthwise_windows(spec: DeviceSpec, case: str) -> None:

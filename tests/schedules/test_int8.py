@@ -60,6 +60,7 @@ def assert_exact(made: Case, spec: DeviceSpec, filters: int) -> None:
 
 
 @pytest.mark.skipif(not RUNS, reason="this CPU has no dot products of unsigned 8 bits")
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("spec", RUNS, ids=lambda spec: spec.dot_product)
 def test_sums_are_exact(spec: DeviceSpec, name: str) -> None:

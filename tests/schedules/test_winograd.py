@@ -113,7 +113,7 @@ convolutions = st.builds(
 @given(
     st.lists(convolutions, min_size=5, max_size=5), st.sampled_from(SPECS), st.sampled_from([2, 4])
 )
-@sweep(1)
+@sweep(2)
 def test_any_convolution_agrees_with_onnxruntime(
     convs: list[Conv], spec: DeviceSpec, m: int
 ) -> None:

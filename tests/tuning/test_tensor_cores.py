@@ -138,6 +138,7 @@ def test_candidates_are_checked_by_exact_multiples(dtype: str) -> None:
     [*((dtype, TARGET) for dtype in DTYPES), ("float16", TURING), ("int8", TURING)],
     ids=str,
 )
+@pytest.mark.diagonals(2)  # each type, and each architecture
 def test_candidates_compile(
     dtype: str, target: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_another_seed_changes_every_weight(small: Callable[[str], onnx.ModelProt
             assert not np.array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b)), a.name
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", reduced())
 @pytest.mark.parametrize(
     "options",

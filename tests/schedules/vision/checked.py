@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+import tests.conftest  # noqa: F401  # LLVM does not optimise, a quarter of the time
 from tests.kernels import built_for_cpu
 from tests.schedules.vision.harness import Built, machine, numbers, run_kernel
 from tvm_edge.schedules.emit import Kernel, Tensor, function
