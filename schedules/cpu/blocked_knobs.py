@@ -9,6 +9,7 @@ from typing import Literal
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors
+from tvm_edge.schedules.cpu.float16_runs import shuffles
 from tvm_edge.schedules.cpu.overlap import small_tile
 from tvm_edge.schedules.taps import LONGEST_TILE, Reach, useful_share
 
@@ -278,9 +279,7 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
         if spec.in_order and size.element == 4 and filters < 3:
             step += 1  # counted by llvm-mca: vectors of pixels come too late
     elif size.element == 2 and spec.float16:
-        # A multiply-add broadcasts a number of memory at no cost. What several of them need LLVM
-        # loads once, and a shuffle puts it into all lanes, on a port that multiplies as well.
-        step = max(accumulators + (pixels if filters > 1 else 0), _LATENCY) + 0.8
+        step = max(accumulators + shuffles(pixels, filters), _LATENCY) + 0.8
     if size.widened:
         step += filters  # an instruction for each vector of them
     return size.steps * step + 6 * accumulators
