@@ -277,7 +277,7 @@ def cut_loops(
         For each level the loops that it has a part of, innermost first, and how much of each.
     """
     left, place = list(extents), len(extents) - 1
-    found = []
+    found: list[list[tuple[int, int]]] = []
     for limit in limits:
         own: list[tuple[int, int]] = []
         while place >= 0:
