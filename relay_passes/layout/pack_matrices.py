@@ -21,7 +21,7 @@ from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, le
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
-from tvm_edge.schedules.cpu.panels import panel_width
+from tvm_edge.schedules.cpu.panel_tiles import float16_steps, panel_width
 from tvm_edge.schedules.panels import DENSE, dense, pack_matrix
 
 __all__ = ["PackMatrices"]
@@ -39,15 +39,18 @@ class PackMatrices:
     ----------
     spec : DeviceSpec
         The CPU: its vector registers decide the width of a panel.
+    float16 : bool
+        Whether products of float16 are multiplied in float16.
     """
 
-    def __init__(self, spec: DeviceSpec) -> None:
+    def __init__(self, spec: DeviceSpec, *, float16: bool = False) -> None:
         self._spec = spec
+        self._float16 = float16
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
-                mod = _Packer(mod, self._spec).packed(gvar, func)
+                mod = _Packer(mod, self._spec, self._float16).packed(gvar, func)
         return mod
 
 
@@ -61,9 +64,10 @@ def _rows(shape: Sequence[int | tirx.Expr]) -> int | None:
 
 @mutator
 class _Packer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, spec: DeviceSpec) -> None:
+    def __init__(self, mod: tvm.IRModule, spec: DeviceSpec, float16: bool) -> None:
         super().__init__(mod)
         self._spec = spec
+        self._float16 = float16
 
     def packed(self, gvar: tvm.ir.GlobalVar, func: relax.Function) -> tvm.IRModule:
         """The module, one function rewritten; asked for here, as it is gone with the mutator."""
@@ -87,7 +91,9 @@ class _Packer(PyExprMutator):
         columns, rows = matrix.shape[1], _rows(shape)
         if columns < self._spec.lanes() or rows == 0:
             return op
-        width = panel_width(rows, columns, self._spec)
+        halves = self._float16 and dtype == "float16"
+        steps = float16_steps(len(matrix), self._spec) if halves else 0
+        width = panel_width(rows, columns, self._spec, float16_steps=steps)
         if rows is not None and rows < _FEWEST:
             # Of 16 bits the product of a row has partial sums of its own.
             if dtype != "float32" or columns < _PANELS * self._spec.cores * width:

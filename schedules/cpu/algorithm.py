@@ -126,6 +126,7 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
         padded=any(workload.padding),
         reach=read_reaches(reach) if reach else None,
         image=(workload.height, workload.width) if reach else (0, 0),
+        scalars=depth == 1,
     )
 
 

@@ -247,6 +247,7 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         image=pixels,
         widened=is_half(filters.dtype),
         skips_channels=CHANNELS in stmt.annotations,
+        scalars=ci == 1,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors
+from tvm_edge.schedules.cpu.float16_runs import shuffles
 from tvm_edge.schedules.cpu.overlap import small_tile
 from tvm_edge.schedules.taps import LONGEST_TILE, Reach, useful_share
 
@@ -28,6 +29,8 @@ _LATENCY = 8
 # Each block of filters is a stream of memory of its own: eight fall behind the prefetcher.
 _MAX_BLOCKS = 4
 
+# Lines of a window that LLVM unrolls.
+_UNROLLED_LINES = 3
 # Vectors of pixels that stay in 16 registers.
 _MOST_ELEMENTS = 9
 
@@ -92,6 +95,8 @@ class Tile:
     skips_channels : bool
         Whether steps are skipped whose channels only fill the last block of the image up: loops
         over lines and columns stay apart then.
+    scalars : bool
+        Whether channels of the image are read one by one: it has no vectors of them.
     """
 
     outer: int
@@ -112,6 +117,7 @@ class Tile:
     widened: bool = False
     element: int = 4
     skips_channels: bool = False
+    scalars: bool = False
 
     def takes(self, knobs: Knobs) -> bool:
         """Return whether tiles reach no further into the padding than it is stored."""
@@ -163,6 +169,8 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         if most < 1 and filters > 1:
             continue
         for columns in range(1, min(max(most, 1), size.columns) + 1):
+            if not _keeps_shared(columns, filters, size, spec):
+                continue
             whole = columns == size.columns and not size.open_columns
             tall = range(1, min(max(most, 1) // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
@@ -196,6 +204,21 @@ def most_pixels(filters: int, spec: DeviceSpec, element: int = 4) -> int:
         most = (spec.vector_registers - beside) // (filters + 1)
         return min(most, _MOST_ELEMENTS) if element == 2 else most
     return (spec.vector_registers - filters - 1) // filters
+
+
+def _keeps_shared(columns: int, filters: int, size: Tile, spec: DeviceSpec) -> bool:
+    """Return whether pixels of a line that windows share stay in NEON's registers.
+
+    Channels that are read one by one have a register for each pixel, and LLVM keeps it up to the
+    last window that needs it. Windows of three lines it unrolls as well, and spills with fewer than
+    four registers for all else. Of a core in order, and of 16 bits, tiles are smaller anyway.
+    """
+    spills = spec.multiplies_by_element and not spec.in_order and size.element == 4
+    if not size.scalars or not spills or columns == 1:
+        return True
+    pixels = (columns - 1) * size.strides[1] + size.window[1]
+    left = spec.vector_registers - columns * filters - filters - pixels
+    return left >= (4 if size.window[0] <= _UNROLLED_LINES else 0)
 
 
 def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
@@ -278,9 +301,7 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
         if spec.in_order and size.element == 4 and filters < 3:
             step += 1  # counted by llvm-mca: vectors of pixels come too late
     elif size.element == 2 and spec.float16:
-        # A multiply-add broadcasts a number of memory at no cost. What several of them need LLVM
-        # loads once, and a shuffle puts it into all lanes, on a port that multiplies as well.
-        step = max(accumulators + (pixels if filters > 1 else 0), _LATENCY) + 0.8
+        step = max(accumulators + shuffles(pixels, filters), _LATENCY) + 0.8
     if size.widened:
         step += filters  # an instruction for each vector of them
     return size.steps * step + 6 * accumulators

@@ -23,7 +23,11 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
-from tvm_edge.schedules.cpu.float16_runs import multiplies_float16, split_runs
+from tvm_edge.schedules.cpu.float16_runs import (
+    multiplies_float16,
+    reduced_in_float16,
+    split_runs,
+)
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -32,11 +36,10 @@ from tvm_edge.schedules.cpu.loops import (
     split_vectors,
 )
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
+from tvm_edge.schedules.cpu.panel_tiles import choose_open_tile, choose_tile, float16_steps
 from tvm_edge.schedules.cpu.panels import (
     Product,
     add_parts,
-    choose_open_tile,
-    choose_tile,
     pack_panels,
     schedule_open_panels,
     schedule_panels,
@@ -155,7 +158,8 @@ def _schedule_copied(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV, product: Contraction, spec: DeviceSpec
 ) -> None:
     stmt = sch.get(block)
-    lanes = lanes_of(stmt, spec)
+    steps = _float16_steps(sch, block, spec)
+    lanes = spec.lanes(2) if steps else lanes_of(stmt, spec)
     assert product.channels is not None
     sizes = [constant(var.dom.extent) or 1 for var in stmt.iter_vars]
     tile = choose_tile(
@@ -164,6 +168,7 @@ def _schedule_copied(
         spec,
         lanes,
         batch=prod(sizes[p] for p in product.outer),
+        float16_steps=steps,
     )
     copy = pack_panels(sch, block, product.data.source, tile.vectors * lanes)
     shared = not any(product.uses_data(stmt.iter_vars[p].var) for p in product.outer)
@@ -177,6 +182,7 @@ def _schedule_copied(
         spec,
         copy=copy,
         shared=shared,
+        in_float16=steps > 0,
     )
 
 
@@ -184,7 +190,6 @@ def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     """Schedule a product with a matrix packed in advance."""
     epilogue = epilogue_of(sch, block)
     stmt = sch.get(block)
-    lanes = lanes_of(stmt, spec)
     count = len(stmt.iter_vars)
     width = constant(stmt.reads[1].source.shape[-1]) or 1
     *outer, columns, _ = (constant(var.dom.extent) for var in stmt.iter_vars)
@@ -193,13 +198,24 @@ def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
         row = max(reversed(range(count - 2)), key=lambda axis: outer[axis] or 0)
     others = [axis for axis in range(count - 2) if axis != row]
     product, rows = Product(others, row, count - 2, count - 1), outer[row]
+    halves = rows is not None and width % spec.lanes(2) == 0
+    steps = _float16_steps(sch, block, spec) if halves else 0
+    lanes = spec.lanes(2) if steps else lanes_of(stmt, spec)
     if rows is None:
         tile = choose_open_tile(columns or 1, spec, lanes, width=width)
         schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec)
     else:
-        tile = choose_tile(rows, columns or 1, spec, lanes, width=width)
-        schedule_panels(sch, block, epilogue, product, tile, lanes, spec)
+        tile = choose_tile(rows, columns or 1, spec, lanes, width=width, float16_steps=steps)
+        schedule_panels(sch, block, epilogue, product, tile, lanes, spec, in_float16=steps > 0)
     schedule_rest(sch, [block, epilogue], spec)
+
+
+def _float16_steps(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> int:
+    """Return the steps of a product of many rows that is added up in float16, 0 for another."""
+    stmt = sch.get(block)
+    if not multiplies_float16(sch.mod["main"], spec) or reduced_in_float16(stmt) is None:
+        return 0
+    return float16_steps(constant(stmt.iter_vars[-1].dom.extent) or 0, spec)
 
 
 def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
     "read_float16",
     "reduced_in_float16",
     "run_length",
+    "shuffles",
     "split_runs",
     "stored_in_float16",
 ]
@@ -66,6 +67,15 @@ def run_length(spec: DeviceSpec) -> int:
     instructions with runs of 16 (counted by ``arm_mca``), and an eighth with runs of 32.
     """
     return 2 * SHORT if spec.multiplies_by_element else SHORT
+
+
+def shuffles(numbers: int, vectors: int) -> int:
+    """Return the instructions that put numbers of float16 into all lanes, on x86.
+
+    A multiply-add does that itself with a number of memory. What several of them need, for as many
+    vectors, LLVM loads once, and shuffles it on a port that multiplies as well.
+    """
+    return numbers if vectors > 1 else 0
 
 
 def split_runs(sch: Schedule, block: SBlockRV, short: int = 0) -> bool:

@@ -18,45 +18,19 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent
+from tvm_edge.schedules.cpu.float16_runs import run_length, split_runs
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, peel_remainder, split_vectors
 from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
+from tvm_edge.schedules.cpu.panel_tiles import UNROLLED, Tile
 from tvm_edge.schedules.stages import axis_map, fuse, read_index
 
 __all__ = [
     "Product",
-    "Tile",
     "add_parts",
-    "choose_open_tile",
-    "choose_tile",
     "pack_panels",
-    "panel_width",
     "schedule_open_panels",
     "schedule_panels",
 ]
-
-# A fused multiply-add has a latency of four cycles, and two start per cycle.
-_LATENCY = 8
-_MAX_VECTORS = 4
-# Rows of a tile where only the run tells how many there are: few are left by whole tiles.
-_MAX_OPEN_ROWS = 8
-# Steps of the reduction that are unrolled; with eight a tile outgrows the µop cache.
-_UNROLLED = 4
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Accumulators that stay in registers.
-
-    Attributes
-    ----------
-    rows : int
-        Of the operand on the left.
-    vectors : int
-        Vector registers along a row of the output.
-    """
-
-    rows: int
-    vectors: int
 
 
 @dataclass(frozen=True)
@@ -75,85 +49,6 @@ class Product:
     rows: int
     columns: int
     reduction: int
-
-
-def choose_tile(
-    rows: int, columns: int, spec: DeviceSpec, lanes: int, *, batch: int = 1, width: int = 0
-) -> Tile:
-    """The tile with the fewest cycles for a step of the reduction over the whole output.
-
-    Parameters
-    ----------
-    rows, columns : int
-        Of the product.
-    spec : DeviceSpec
-        Its vector registers bound the tile.
-    lanes : int
-        Elements of a vector register.
-    batch : int
-        Number of products.
-    width : int
-        Columns of a panel where the matrix is packed already, 0: to be chosen.
-    """
-    best, best_cost = Tile(1, max(1, width // lanes)), float("inf")
-    most = min(_MAX_VECTORS, ceil(columns / lanes))
-    for vectors in [width // lanes] if width else range(1, most + 1):
-        # Accumulators, the vectors of a step, one broadcast element.
-        registers = spec.vector_registers - vectors - 1
-        for tall in range(1, max(1, min(rows, registers // vectors)) + 1):
-            panels, rest = divmod(columns, vectors * lanes)
-            alone = 1  # cores that wait for the last, incomplete panel
-            if batch < spec.cores and rows <= columns:  # panels are the tasks
-                panels = ceil(panels / spec.cores) * spec.cores
-                alone = spec.cores
-            cost = panels * _panel_cost(rows, tall, vectors)
-            if rest:
-                cost += alone * _panel_cost(rows, tall, ceil(rest / lanes))
-            if cost < best_cost:
-                best, best_cost = Tile(tall, vectors), cost
-    return best
-
-
-def _panel_cost(rows: int, tall: int, vectors: int) -> float:
-    """Half cycles of a step of the reduction for all rows of a panel."""
-    full, rest = divmod(rows, tall)
-    return full * _step(tall, vectors) + (_step(rest, vectors) if rest else 0)
-
-
-def _step(rows: int, vectors: int) -> float:
-    return max(rows * vectors, _LATENCY) + 0.5 * (rows + vectors)
-
-
-def choose_open_tile(columns: int, spec: DeviceSpec, lanes: int, *, width: int = 0) -> Tile:
-    """The tile with the fewest cycles for an element, where only the run tells the rows.
-
-    Parameters are those of :func:`choose_tile`. Columns that are whole vectors are whole tiles.
-    """
-    count = ceil(columns / lanes)
-    most = min(_MAX_VECTORS, count)
-    exact = columns % lanes == 0
-    counts = divisors(count, most) if exact else range(1, most + 1)
-    tiles = []
-    for vectors in [width // lanes] if width else counts:
-        rows = max(1, (spec.vector_registers - vectors - 1) // vectors)
-        tiles.append(Tile(min(rows, _MAX_OPEN_ROWS), vectors))
-
-    def cost(tile: Tile) -> float:
-        panels = ceil(count / tile.vectors)
-        return panels * _step(tile.rows, tile.vectors) / tile.rows
-
-    return min(tiles, key=cost)
-
-
-def panel_width(rows: int | None, columns: int, spec: DeviceSpec) -> int:
-    """Columns of a panel to pack a float32 matrix in, for so many rows on the left.
-
-    With ``None`` only the run tells how many.
-    """
-    lanes = spec.lanes()
-    if rows is None:
-        return choose_open_tile(columns, spec, lanes).vectors * lanes
-    return choose_tile(rows, columns, spec, lanes).vectors * lanes
 
 
 def pack_panels(sch: Schedule, block: SBlockRV, matrix: tirx.Buffer, width: int) -> SBlockRV:
@@ -183,6 +78,7 @@ def schedule_panels(
     *,
     copy: SBlockRV | None = None,
     shared: bool = True,
+    in_float16: bool = False,
 ) -> None:
     """Schedule a product that reads its matrix in panels.
 
@@ -198,6 +94,8 @@ def schedule_panels(
         The block that packs the matrix, if that happens here.
     shared : bool
         Whether all of the batch multiplies the same matrix.
+    in_float16 : bool
+        Whether to add products up in float16.
     """
     sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
     rows, columns, reduction = sizes[product.rows], sizes[product.columns], sizes[product.reduction]
@@ -213,6 +111,8 @@ def schedule_panels(
         final = block
         part, _ = sch.split(sch.get_loops(block)[product.reduction], factors=[parts, None])
         block = sch.rfactor(part, 0)  # what `final` adds up
+    if in_float16:
+        split_runs(sch, block, run_length(spec))
     loops = list(sch.get_loops(block))
     outer = [
         *([loops.pop(product.reduction)] if parts > 1 else []),
@@ -223,7 +123,7 @@ def schedule_panels(
     chunks, strips, row = sch.split(loops[product.rows], factors=[None, chunk, tile.rows])
     if rows % (chunk * tile.rows):
         peel_remainder(sch, [chunks, strips, row])
-    unrolled = divisors(reduction // parts, _UNROLLED)[-1]
+    unrolled = divisors(reduction // parts, UNROLLED)[-1]
     if once:  # in as many streams: from memory 9216x4096 takes 4.2 ms in four, 5.2 ms in one
         step, steps = sch.split(loops[product.reduction], factors=[unrolled, None])
     else:
@@ -294,7 +194,7 @@ def schedule_open_panels(
     reduction = extent(sch, loops[product.reduction]) or 1
     panels, vector, lane = sch.split(loops[product.columns], factors=[None, tile.vectors, lanes])
     strips, row = sch.split(loops[product.rows], factors=[None, tile.rows])
-    unrolled = divisors(reduction, _UNROLLED)[-1]
+    unrolled = divisors(reduction, UNROLLED)[-1]
     steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
     outer = [loops[p] for p in product.outer]
     sch.reorder(panels, *outer, strips, steps, step, row, vector, lane)

@@ -51,3 +51,22 @@ def test_loops_multiply_by_elements(
         assert not [one for one in loop.body if one.name in ("dup", "ld1r")]
         wide = [one for one in loop.body if one.loads and one.bits == 128]
         assert bool(wide) == (core != "cortex-a55")
+
+
+@pytest.mark.parametrize("core", ["cortex-a72", "cortex-a76"])
+def test_first_layers_keep_the_pixels_that_windows_share(core: str) -> None:
+    first = ConvWorkload(1, 3, 75, 75, 32, (3, 3), (2, 2), (0, 0, 0, 0), (1, 1), 1)
+    kernel = _kernel(first, core, "float32")
+    loops = kernel.loops(Code(kernel.assembly()))
+    assert sum(share for share, _ in loops) > 0.9  # a pixel that is left has no loop
+    assert [loop.spills for _, loop in loops] == [0] * len(loops)
+
+
+def test_seven_taps_of_a_block_are_one_run_of_float16() -> None:
+    """After runs of a block's eight channels a loop would add to sums on the stack."""
+    taps = replace(_POINTWISE, kernel=(1, 7), padding=(0, 3, 0, 3))
+    kernel = _kernel(taps, "cortex-a76", "float16")
+    for _, loop in kernel.loops(Code(kernel.assembly())):
+        assert {one.name for one in loop.body if one.is_mac} == {"fmla"}
+        assert loop.spills == 0
+        assert not [one for one in loop.body if one.name == "fadd"]

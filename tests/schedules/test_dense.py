@@ -34,7 +34,7 @@ from tests.schedules.harness import (
     this_cpu,
 )
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.cpu.panels import panel_width
+from tvm_edge.schedules.cpu.panel_tiles import panel_width
 from tvm_edge.schedules.panels import dense, pack_matrix
 
 # What LLVM makes of these kernels is tested as well.

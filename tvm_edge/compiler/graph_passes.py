@@ -68,6 +68,11 @@ def _compile_for_host(c: Compilation) -> Compilation:
     return c
 
 
+def _multiplies_float16(c: Compilation) -> bool:
+    """Return whether products of float16 are multiplied in float16."""
+    return c.precision == "float16" and c.resolved.spec.float16
+
+
 def _lower_precision(c: Compilation) -> Compilation:
     exceptions = exceptions_of(c.imported, c.options.precision_exceptions)
     spec, choice = c.resolved.spec, None
@@ -193,7 +198,7 @@ GRAPH = (
             c.choices.configs,
             c.layouts.plan,
             tf32=c.precision == "tf32",
-            float16=c.precision == "float16" and c.resolved.spec.float16,
+            float16=_multiplies_float16(c),
         ),
         "BlockLayout",
     )
@@ -210,7 +215,11 @@ GRAPH = (
     on_module("layout", lambda c: FuseAttention(c.resolved.spec), "FuseAttention")
     .made_optional()
     .when(*CPU_CORES),
-    on_module("layout", lambda c: PackMatrices(c.resolved.spec), "PackMatrices")
+    on_module(
+        "layout",
+        lambda c: PackMatrices(c.resolved.spec, float16=_multiplies_float16(c)),
+        "PackMatrices",
+    )
     .made_optional()
     .when(*CPU_CORES),
 )
