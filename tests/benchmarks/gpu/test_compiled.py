@@ -20,7 +20,7 @@ from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.tuning.tasks import extract_tasks
 
 TARGET = "jetson-orin-nano"
-TILE = "rows=64 columns=224 down=4 beside=7 warps=1 depth=8 stages=2 cached=0 parts=1"
+TILE = "rows=64 columns=224 down=4 beside=7 warps=1 depth=8 stages=2 cached=0 patch=0 parts=1"
 SOURCE = """#include <cuda.h>
 extern "C" __global__ void __launch_bounds__(64) first_kernel(float* x);
 extern "C" __global__ void __launch_bounds__(256) second_kernel(float* x);
