@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.emit import registers
 from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
+from tvm_edge.schedules.gpu.nan_bounds import bounded_keeping_nan
 from tvm_edge.schedules.gpu.round_bounded import rounded_by_additions
 from tvm_edge.schedules.gpu.tensor_vectors import has_vectors, load_vector, store_vector
 
@@ -74,7 +75,7 @@ class TensorEpilogue(Epilogue):
             is_cast = isinstance(result, tirx.Cast) and str(result.ty.dtype) == dtype
             if is_cast and str(result.value.ty.dtype) == wide:
                 result = result.value  # rounded, or cut, with the others
-            result = rounded_by_additions(result)
+            result = bounded_keeping_nan(rounded_by_additions(result))
             is_wide = str(result.ty.dtype) == wide
             results.append(result if is_wide else tirx.Cast(wide, result))
         store_vector(target, self._at(self._target, where), results)
