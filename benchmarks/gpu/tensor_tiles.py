@@ -68,9 +68,7 @@ _ERROR, _SECONDS = 2e-3, 0.05
 def _workload(number: int, dtype: str) -> ConvWorkload:
     channels, size, filters, window, stride = CONVOLUTIONS[number]
     around, kernel, strides = (window // 2,) * 4, (window, window), (stride, stride)
-    return ConvWorkload(
-        1, channels, size, size, filters, kernel, strides, around, (1, 1), 1, dtype
-    )
+    return ConvWorkload(1, channels, size, size, filters, kernel, strides, around, (1, 1), 1, dtype)
 
 
 def first_of_each_kind(

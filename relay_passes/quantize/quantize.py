@@ -281,28 +281,28 @@ class _Quantizer(PyExprMutator):
 
         They are not stored: what reads them is fused with the kernel of their accumulators.
         """
-        own = self._sum_alone(expr)
-        if own is None:
+        alone = self._sum_alone(expr)
+        if alone is None:
             return None
-        found, stored, read = own
-        limits = np.iinfo(stored.dtype)
-        low, high = (np.float32(limit - stored.zero) for limit in (limits.min, limits.max))
-        real = relax.op.maximum(self._real(found, stored.scale), relax.const(low, "float32"))
+        var, own, read = alone
+        found, limits = self._accumulators[var], np.iinfo(own.dtype)
+        low, high = (np.float32(limit - own.zero) for limit in (limits.min, limits.max))
+        real = relax.op.maximum(self._real(found, own.scale), relax.const(low, "float32"))
         inside = relax.op.minimum(real, relax.const(high, "float32"))
-        numbers = self._emit(self.builder_.normalize(found.finish(relax.op.round(inside))))
-        return numbers, replace(read, zero=read.zero - stored.zero)
+        numbers = self.builder_.normalize(found.finish(relax.op.round(inside)))
+        return self._emit(numbers, var), replace(read, zero=read.zero - own.zero)
 
     def _quantized_again(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
         """The numbers quantised for `expr` alone, after all that there is so far."""
-        own = self._sum_alone(expr)
-        if own is None:
+        alone = self._sum_alone(expr)
+        if alone is None:
             return None
-        found, stored, read = own
-        encoding = stored.stored_as(self._stored)
-        numbers = found.finish(rounded(self._real(found, stored.scale), encoding))
-        return self._emit(self.builder_.normalize(numbers)), read.stored_as(self._stored)
+        var, own, read = alone
+        found, encoding = self._accumulators[var], own.stored_as(self._stored)
+        numbers = found.finish(rounded(self._real(found, own.scale), encoding))
+        return self._emit(numbers, var), read.stored_as(self._stored)
 
-    def _sum_alone(self, expr: relax.Expr) -> tuple[Accumulator, Encoding, Encoding] | None:
+    def _sum_alone(self, expr: relax.Expr) -> tuple[relax.Var, Encoding, Encoding] | None:
         """The sum that is quantised for `expr` alone, and how it is quantised and read."""
         value = self._bound.get(expr)
         if not is_call(value, DEQUANTIZE):
@@ -311,11 +311,11 @@ class _Quantizer(PyExprMutator):
         call = self._bound.get(data)
         if not is_call(call, QUANTIZE) or any(self._uses[var] != 1 for var in (expr, data)):
             return None
-        found = self._accumulators.get(call.args[0])
         own, read = (encoding_of(each, str(data.ty.dtype)) for each in (call, value))
-        if found is None or own is None or read is None or self._uses[call.args[0]] != 1:
+        (summed, *_) = call.args
+        if summed not in self._accumulators or self._uses[summed] != 1 or own is None or not read:
             return None
-        return found, own, read
+        return summed, own, read
 
     def _over_scale(self, expr: relax.Expr, scale: float) -> relax.Expr | None:
         """A tensor over a scale, or a sum of two, where they are known as whole numbers."""

@@ -24,26 +24,26 @@ __device__ __forceinline__ float {name}(float x, float bound) {{
 #endif
 }}
 """
-_BOUNDS = {
-    tirx.LT: ("tvm_edge_at_least", "max", "<"),
-    tirx.GT: ("tvm_edge_at_most", "min", ">"),
-}
+_AT_LEAST = ("tvm_edge_at_least", "max", "<")
+_AT_MOST = ("tvm_edge_at_most", "min", ">")
 
 
 def bounded_keeping_nan(expr: Any) -> Any:
     """Rewrite ``bound if x < bound else x``, and the same for ``>``, of float32."""
 
     def on_select(select: tirx.Select) -> Any:
+        bound, value = select.true_value, select.false_value
         comparison = select.condition
-        found = _BOUNDS.get(type(comparison))
-        if found is None or str(select.ty.dtype) != "float32":
+        if str(select.ty.dtype) != "float32" or not isinstance(comparison, (tirx.LT, tirx.GT)):
             return select
-        value, bound = comparison.a, comparison.b
-        ends = (select.true_value, bound), (select.false_value, value)
-        if not all(tvm_ffi.structural_equal(own, other) for own, other in ends):
-            return select
-        name, instruction, symbol = found
-        code = _SOURCE.format(name=name, instruction=instruction, comparison=symbol)
-        return cuda_func_call(name, value, bound, source_code=code, return_type="float32")
+        ends = [comparison.a, comparison.b]
+        if isinstance(comparison, tirx.GT):
+            ends.reverse()
+        for sides, found in (((value, bound), _AT_LEAST), ((bound, value), _AT_MOST)):
+            if all(map(tvm_ffi.structural_equal, ends, sides)):
+                name, instruction, symbol = found
+                code = _SOURCE.format(name=name, instruction=instruction, comparison=symbol)
+                return cuda_func_call(name, value, bound, source_code=code, return_type="float32")
+        return select
 
     return tvm_ffi.structural_map(expr, (tirx.Select, on_select))

@@ -124,7 +124,6 @@ class TensorEpilogue(Epilogue):
         return self._accumulators is not None and bool(load.source.same_as(self._accumulators))
 
 
-
 def _unrounded(value: Any, dtype: str, wide: str) -> Any:
     """Return `value` without roundings to `dtype` that nothing is calculated after."""
     if isinstance(value, ir.Call) and value.op.same_as(IF_THEN_ELSE):

@@ -35,7 +35,9 @@ def test_wrong_tiles_do_not_count() -> None:
     lines = table({"8 int8 (64, 56)": [tile, faster, wrong], "8 int8 (1, 1)": [wrong]})
     assert lines[2] == "| 8 int8 (64, 56) | 10.0 | 8.0 | – | 10.0 | **1.25** |"
     assert lines[3] == "| 8 int8 (1, 1) | wrong | wrong | wrong | wrong | wrong |"
-    assert lines[-1].endswith("8 multiprocessors, int8, chosen / fastest: geometric mean **1.250**, largest 1.25")
+    assert lines[-1].endswith(
+        "8 multiprocessors, int8, chosen / fastest: geometric mean **1.250**, largest 1.25"
+    )
 
 
 def test_a_share_is_a_percentage() -> None:

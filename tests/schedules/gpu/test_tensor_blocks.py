@@ -170,9 +170,7 @@ def test_cells_that_are_windows(
     dtype: str,
 ) -> None:
     """Of every stride, and a pixel of the result has one."""
-    workload = ConvWorkload(
-        2, channels, 13, 11, 24, kernel, strides, (2, 1, 0, 3), dilation, 1
-    )
+    workload = ConvWorkload(2, channels, 13, 11, 24, kernel, strides, (2, 1, 0, 3), dilation, 1)
     cells = as_cells(workload, dtype)
     assert cells is not None and cells.kernel == (1, 1)
     assert cells.channels < channels * kernel[0] * kernel[1] + BLOCKS[dtype]
