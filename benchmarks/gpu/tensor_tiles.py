@@ -161,8 +161,9 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> list[str]:
     """Return the lines of the table: the fastest of each kind, and the estimate's choice."""
+    named = ("multiprocessors, type, convolution", *_KINDS, "chosen", "chosen / fastest")
     lines = [
-        f"| multiprocessors, type, convolution | {' | '.join(_KINDS)} | chosen | chosen / fastest |",
+        f"| {' | '.join(named)} |",
         "|---" * (len(_KINDS) + 3) + "|",
     ]
     losses: dict[str, list[float]] = {}
