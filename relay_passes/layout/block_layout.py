@@ -34,12 +34,13 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.pixel_cells import (
     as_cells,
     cell_filters,
-    lines_of_cell,
     pack_cells,
 )
 from tvm_edge.schedules.layouts import image_block
 
 __all__ = ["BlockLayout"]
+
+_OPAQUE = 8  # TVM's pattern of what is fused with nothing
 
 
 @tvm.transform.module_pass(opt_level=0, name="BlockLayout")
@@ -240,9 +241,13 @@ class _Blocker(PyExprMutator):
             cells = as_cells(workload, str(weights.dtype))
         if cells is not None and self._images.image(source) is None:
             value = self.visit_expr(source)
-            lines = lines_of_cell(workload, cells)
+            # Windows have a pixel several times: it is quantised once, by a kernel of its own.
+            alone = cells.kernel == (1, 1) and str(weights.dtype) == "int8"
             value = self.builder_.call_te(
-                pack_cells, value, lines, zero, primfunc_name_hint="pack_cells"
+                lambda pixels: pack_cells(pixels, workload, zero),
+                value,
+                primfunc_name_hint="pack_cells",
+                primfunc_attrs={"op_pattern": _OPAQUE} if alone else None,
             )
             own = cell_filters(weights, workload)
             packed = self.builder_.emit(value, "packed")

@@ -255,11 +255,14 @@ class _Quantizer(PyExprMutator):
         if known[0] is None or known[1] is None:
             return None
         order = list(self._bound)
-        # FuseOps has a kernel go on as far as it can before it looks at the next one.
-        for i in sorted((0, 1), key=lambda i: order.index(value.args[i])):
+        # The later sum is not stored, as the earlier one may share a launch with another kernel.
+        # FuseOps takes the operand that is quantised first into the kernel of the addition.
+        later, earlier = sorted((0, 1), key=lambda i: order.index(value.args[i]), reverse=True)
+        for i, other in ((later, earlier), (earlier, later)):
             found = self._in_registers(value.args[i])
             if found is not None:
                 known[i] = found
+                known[other] = self._quantized_again(value.args[other]) or known[other]
                 break
         (a, one), (b, two) = (each for each in known if each is not None)
         ratios = [np.float32(own.scale) / np.float32(encoding.scale) for own in (one, two)]
@@ -278,6 +281,29 @@ class _Quantizer(PyExprMutator):
 
         They are not stored: what reads them is fused with the kernel of their accumulators.
         """
+        alone = self._sum_alone(expr)
+        if alone is None:
+            return None
+        var, own, read = alone
+        found, limits = self._accumulators[var], np.iinfo(own.dtype)
+        low, high = (np.float32(limit - own.zero) for limit in (limits.min, limits.max))
+        real = relax.op.maximum(self._real(found, own.scale), relax.const(low, "float32"))
+        inside = relax.op.minimum(real, relax.const(high, "float32"))
+        numbers = self.builder_.normalize(found.finish(relax.op.round(inside)))
+        return self._emit(numbers, var), replace(read, zero=read.zero - own.zero)
+
+    def _quantized_again(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
+        """The numbers quantised for `expr` alone, after all that there is so far."""
+        alone = self._sum_alone(expr)
+        if alone is None:
+            return None
+        var, own, read = alone
+        found, encoding = self._accumulators[var], own.stored_as(self._stored)
+        numbers = found.finish(rounded(self._real(found, own.scale), encoding))
+        return self._emit(numbers, var), read.stored_as(self._stored)
+
+    def _sum_alone(self, expr: relax.Expr) -> tuple[relax.Var, Encoding, Encoding] | None:
+        """The sum that is quantised for `expr` alone, and how it is quantised and read."""
         value = self._bound.get(expr)
         if not is_call(value, DEQUANTIZE):
             return None
@@ -285,16 +311,11 @@ class _Quantizer(PyExprMutator):
         call = self._bound.get(data)
         if not is_call(call, QUANTIZE) or any(self._uses[var] != 1 for var in (expr, data)):
             return None
-        found = self._accumulators.get(call.args[0])
         own, read = (encoding_of(each, str(data.ty.dtype)) for each in (call, value))
-        if found is None or own is None or read is None or self._uses[call.args[0]] != 1:
+        (summed, *_) = call.args
+        if summed not in self._accumulators or self._uses[summed] != 1 or own is None or not read:
             return None
-        limits = np.iinfo(own.dtype)
-        low, high = (np.float32(limit - own.zero) for limit in (limits.min, limits.max))
-        real = relax.op.maximum(self._real(found, own.scale), relax.const(low, "float32"))
-        inside = relax.op.minimum(real, relax.const(high, "float32"))
-        numbers = self._emit(self.builder_.normalize(found.finish(relax.op.round(inside))))
-        return numbers, replace(read, zero=read.zero - own.zero)
+        return summed, own, read
 
     def _over_scale(self, expr: relax.Expr, scale: float) -> relax.Expr | None:
         """A tensor over a scale, or a sum of two, where they are known as whole numbers."""

@@ -8,9 +8,10 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_edge.schedules.accesses import nodes_in, uses
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, nodes_in, uses
 from tvm_edge.schedules.emit import registers
 from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
+from tvm_edge.schedules.gpu.nan_bounds import bounded_keeping_nan
 from tvm_edge.schedules.gpu.round_bounded import rounded_by_additions
 from tvm_edge.schedules.gpu.tensor_vectors import has_vectors, load_vector, store_vector
 
@@ -71,10 +72,8 @@ class TensorEpilogue(Epilogue):
             result = self._memory.simplify.simplify(result)
             result = self._at(result, [*where[:-1], where[-1] + i])
             wide = "float32" if dtype.startswith("float") else "int32"
-            is_cast = isinstance(result, tirx.Cast) and str(result.ty.dtype) == dtype
-            if is_cast and str(result.value.ty.dtype) == wide:
-                result = result.value  # rounded, or cut, with the others
-            result = rounded_by_additions(result)
+            result = _unrounded(result, dtype, wide)  # that, or cut, with the others
+            result = bounded_keeping_nan(rounded_by_additions(result))
             is_wide = str(result.ty.dtype) == wide
             results.append(result if is_wide else tirx.Cast(wide, result))
         store_vector(target, self._at(self._target, where), results)
@@ -123,3 +122,20 @@ class TensorEpilogue(Epilogue):
 
     def _is_accumulator(self, load: ir.TensorLoad) -> bool:
         return self._accumulators is not None and bool(load.source.same_as(self._accumulators))
+
+
+def _unrounded(value: Any, dtype: str, wide: str) -> Any:
+    """Return `value` without roundings to `dtype` that nothing is calculated after."""
+    if isinstance(value, ir.Call) and value.op.same_as(IF_THEN_ELSE):
+        condition, *branches = value.args
+        found = [_unrounded(branch, dtype, wide) for branch in branches]
+        same = str(found[0].ty.dtype) == str(found[1].ty.dtype)
+        return tirx.if_then_else(condition, *found) if same else value
+    if isinstance(value, tirx.Cast) and str(value.ty.dtype) in (dtype, wide):
+        inner = value.value
+        if str(value.ty.dtype) == dtype and str(inner.ty.dtype) == wide:
+            return _unrounded(inner, dtype, wide)
+        rounds = isinstance(inner, tirx.Cast) and str(inner.ty.dtype) == dtype
+        if rounds and str(inner.value.ty.dtype) == wide:
+            return _unrounded(inner.value, dtype, wide)
+    return value

@@ -325,48 +325,53 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   fetch(0, 0, 0);
   int stage = 0, next = STAGES - 1;
   constexpr int AT_ONCE = PIECES % 2 ? 2 : 1;  // constants index registers
-#pragma unroll 1
-  for (int first = 0; first < STEPS; first += AT_ONCE) {
+  auto multiply = [&](int step, int turn) {
 #pragma unroll
-    for (int step = first; step < first + AT_ONCE; step++) {
-      if (step > first && step >= STEPS) break;
-#pragma unroll
-      for (int piece = 0; piece < PIECES; piece++) {
-        const int now = ((step - first) * PIECES + piece) % 2;
-        if (ASYNC && piece < SHARES && step + STAGES - 1 < STEPS)
-          load(first_step + step + STAGES - 1, next, piece);
-        if (piece == PIECES - 1) {
-          if (ASYNC || step + 1 < STEPS) commit(next);
-          if (!ASYNC && step + STAGES < STEPS) load(first_step + step + STAGES, 0, 0);
-          next = next + 1 == STAGES ? 0 : next + 1;
-          stage = stage + 1 == STAGES ? 0 : stage + 1;
-          if (PATCH && step + 1 < STEPS) {
-            const int then = step + 1, tap = then % TAPS;
-            further = then / TAPS * DEPTH * Patch::BYTES;
-            further += Patch::place(tap / KW * DH, tap % KW * DW) * 16;
-          }
-          tvm_edge_wait<ASYNC, STAGES - 2, ITEMS>();
+    for (int piece = 0; piece < PIECES; piece++) {
+      const int now = (turn * PIECES + piece) % 2;
+      if (ASYNC && piece < SHARES && step + STAGES - 1 < STEPS)
+        load(first_step + step + STAGES - 1, next, piece);
+      if (piece == PIECES - 1) {
+        if (ASYNC || step + 1 < STEPS) commit(next);
+        if (!ASYNC && step + STAGES < STEPS) load(first_step + step + STAGES, 0, 0);
+        next = next + 1 == STAGES ? 0 : next + 1;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (PATCH && step + 1 < STEPS) {
+          const int then = step + 1, tap = then % TAPS;
+          further = then / TAPS * DEPTH * Patch::BYTES;
+          further += Patch::place(tap / KW * DH, tap % KW * DW) * 16;
         }
-        fetch((piece + 1) % PIECES, stage, 1 - now);
-        if (LANES == 4) {  // the instruction itself would truncate
-#pragma unroll
-          for (int j = 0; j < BESIDE; j++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-              asm("cvt.rna.tf32.f32 %0, %1;"
-                  : "=r"(b[now][j][k]) : "f"(__uint_as_float(b[now][j][k])));
-        }
-#pragma unroll
-        for (int k = 0; k < Unit::TIMES; k++)
-#pragma unroll
-          for (int i = 0; i < DOWN; i++)
-#pragma unroll
-            for (int n = 0; n < BESIDE; n++) {  // there and back: a turn keeps its operand
-              const int j = i % 2 ? BESIDE - 1 - n : n;
-              Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j], k);
-            }
+        tvm_edge_wait<ASYNC, STAGES - 2, ITEMS>();
       }
+      fetch((piece + 1) % PIECES, stage, 1 - now);
+      if (LANES == 4) {  // the instruction itself would truncate
+#pragma unroll
+        for (int j = 0; j < BESIDE; j++)
+#pragma unroll
+          for (int k = 0; k < 2; k++)
+            asm("cvt.rna.tf32.f32 %0, %1;"
+                : "=r"(b[now][j][k]) : "f"(__uint_as_float(b[now][j][k])));
+      }
+#pragma unroll
+      for (int k = 0; k < Unit::TIMES; k++)
+#pragma unroll
+        for (int i = 0; i < DOWN; i++)
+#pragma unroll
+          for (int n = 0; n < BESIDE; n++) {  // there and back: a turn keeps its operand
+            const int j = i % 2 ? BESIDE - 1 - n : n;
+            Unit::multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j], k);
+          }
     }
+  };
+  if (STEPS > AT_ONCE) {
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step += AT_ONCE) {
+      multiply(step, 0);
+      if (AT_ONCE > 1 && step + 1 < STEPS) multiply(step + 1, 1);
+    }
+  } else {  // a loop of one turn, and operands would be in memory: nvcc unrolls nothing in it
+    multiply(0, 0);
+    if (STEPS > 1) multiply(1, 1);
   }
   if (WARPS > 1) {  // the first warps add up what the others have of the same results
     constexpr int COUNT = DOWN * BESIDE * 4;

@@ -22,6 +22,7 @@ from tvm_edge.schedules.analysis import (
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.emit import each, hold, int32
 from tvm_edge.schedules.gpu.blocked_kernel import epilogue_in_blocks
+from tvm_edge.schedules.gpu.pixel_cells import WHOLE_PIXELS
 from tvm_edge.schedules.gpu.tensor_conv import BLOCKS
 from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 
@@ -68,6 +69,7 @@ def _kernel(
     func: tirx.PrimFunc, block: s_tir.SBlock, shape: list[int], spec: DeviceSpec
 ) -> tirx.PrimFunc:
     images, blocks, lines, columns, lanes = shape
+    items = 1 if WHOLE_PIXELS in block.annotations else blocks  # of a pixel
 
     def body(flat: list[Any]) -> None:
         epilogue = epilogue_in_blocks(func, block, shape, lanes, flat)
@@ -76,10 +78,11 @@ def _kernel(
         def write(at: tirx.Expr) -> None:
             pixel = hold(tirx.floormod(at, lines * columns))
             rest = tirx.floordiv(at, lines * columns)
-            own = hold(tirx.floormod(rest, blocks))
-            image = int32(0) if images == 1 else hold(tirx.floordiv(rest, blocks))
-            epilogue.write_lanes((image, own, pixel, int32(0)), values, [])
+            first = int32(0) if items == 1 else hold(tirx.floormod(rest, items))
+            image = int32(0) if images == 1 else hold(tirx.floordiv(rest, items))
+            for own in range(blocks // items):
+                epilogue.write_lanes((image, first + own, pixel, int32(0)), values, [])
 
-        each(spec, images * blocks * lines * columns, write)
+        each(spec, images * items * lines * columns, write)
 
     return kernel_of(func, [], body)

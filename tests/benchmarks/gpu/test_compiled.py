@@ -20,7 +20,7 @@ from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.tuning.tasks import extract_tasks
 
 TARGET = "jetson-orin-nano"
-TILE = "rows=64 columns=224 down=4 beside=7 warps=1 depth=8 stages=2 cached=0 parts=1"
+TILE = "rows=64 columns=224 down=4 beside=7 warps=1 depth=8 stages=2 cached=0 patch=0 parts=1"
 SOURCE = """#include <cuda.h>
 extern "C" __global__ void __launch_bounds__(64) first_kernel(float* x);
 extern "C" __global__ void __launch_bounds__(256) second_kernel(float* x);
@@ -80,14 +80,27 @@ def test_what_a_device_cannot_launch_is_counted() -> None:
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_a_tile_of_many_loads_does_not_spill(kernel: int) -> None:
     """On Orin the tile of 224 pixels, which brings 14 units of them in a step."""
-    weights = {"w": np.ones((64, 48, kernel, kernel), "float32")}
+    made = _convolution(48, 64, kernel, TILE)
+    assert made.registers > 200 and made.spilled == 0
+
+
+def _convolution(channels: int, filters: int, kernel: int, knobs: str) -> Kernel:
+    """The kernel of a convolution of 35 by 35 by a tile, as nvcc compiles it for Orin."""
+    weights = {"w": np.ones((filters, channels, kernel, kernel), "float32")}
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[kernel // 2] * 4)
-    model = make_model([node], {"x": (1, 48, 35, 35)}, ["y"], weights)
+    model = make_model([node], {"x": (1, channels, 35, 35)}, ["y"], weights)
     (task,) = extract_tasks(model, resolve_target(TARGET), precision="float16")
-    config = next(config for config in task.configs if config.knobs == TILE)
+    config = next(config for config in task.configs if config.knobs == knobs)
     options = Options(precision="float16", fallback="none")
     done = driver.lowered(model, TARGET, options, configs={task.workload: config})
     library = on_deep_stack(lambda: build(done.module, done.resolved))
     (source,) = library.device_sources()
     (made,) = (each for each in read_ptxas(ptxas_output(source, "sm_87")) if "conv" in each.name)
-    assert made.registers > 200 and made.spilled == 0
+    return made
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_operands_of_one_step_stay_in_registers() -> None:
+    """Of 64 channels, which are one step of eight blocks."""
+    made = _convolution(64, 64, 1, TILE)
+    assert made.stack == 0 and made.spilled == 0

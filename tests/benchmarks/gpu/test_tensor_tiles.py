@@ -10,16 +10,17 @@ from tests.schedules.gpu.harness import ORIN
 
 
 @pytest.mark.parametrize(
-    ("conv", "kinds"),
+    ("conv", "dtype", "kinds"),
     [
-        ((64, 56, 64, 3, 1), ("in order", "patches", "Winograd")),
-        ((64, 208, 128, 3, 2), ("in order",)),
-        ((32, 28, 96, 5, 1), ("in order", "patches")),
+        ((64, 56, 64, 3, 1), "float16", ("in order", "patches", "Winograd")),
+        ((64, 56, 64, 3, 1), "int8", ("in order", "patches")),
+        ((64, 208, 128, 3, 2), "float16", ("in order",)),
+        ((32, 28, 96, 5, 1), "float16", ("in order", "patches")),
     ],
     ids=str,
 )
-def test_each_kind_has_tiles(conv: tuple[int, ...], kinds: tuple[str, ...]) -> None:
-    found = first_of_each_kind(_workload(CONVOLUTIONS.index(conv)), ORIN, 3)
+def test_each_kind_has_tiles(conv: tuple[int, ...], dtype: str, kinds: tuple[str, ...]) -> None:
+    found = first_of_each_kind(_workload(CONVOLUTIONS.index(conv), dtype), ORIN, 3)
     assert set(found) == set(kinds)
     for kind, configs in found.items():
         assert len({config.knobs for config in configs}) == len(configs) == 3
@@ -31,10 +32,12 @@ def test_wrong_tiles_do_not_count() -> None:
     tile = {"kind": "in order", "us": 10.0, "cycles": 2.0, "right": True}
     faster = {"kind": "patches", "us": 8.0, "cycles": 3.0, "right": True}
     wrong = {"kind": "patches", "us": 1.0, "cycles": 1.0, "right": False}
-    lines = table({"8 (64, 56)": [tile, faster, wrong], "8 (1, 1)": [wrong]})
-    assert lines[2] == "| 8 (64, 56) | 10.0 | 8.0 | – | 10.0 | **1.25** |"
-    assert lines[3] == "| 8 (1, 1) | wrong | wrong | wrong | wrong | wrong |"
-    assert lines[-1].endswith("geometric mean **1.250**, largest 1.25")
+    lines = table({"8 int8 (64, 56)": [tile, faster, wrong], "8 int8 (1, 1)": [wrong]})
+    assert lines[2] == "| 8 int8 (64, 56) | 10.0 | 8.0 | – | 10.0 | **1.25** |"
+    assert lines[3] == "| 8 int8 (1, 1) | wrong | wrong | wrong | wrong | wrong |"
+    assert lines[-1].endswith(
+        "8 multiprocessors, int8, chosen / fastest: geometric mean **1.250**, largest 1.25"
+    )
 
 
 def test_a_share_is_a_percentage() -> None:

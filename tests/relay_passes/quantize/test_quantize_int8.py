@@ -115,6 +115,25 @@ def test_a_sum_that_others_read_too_stays_real() -> None:
     assert_same_numbers(compiled, graph.model(), graph.values)
 
 
+def test_sums_that_are_added_are_stored_in_bytes() -> None:
+    """Of two convolutions the later one goes on in registers, the earlier one is stored."""
+    graph = QuantizedGraph(dtype="int8")
+    image = graph.input(1, 32, 7, 6)
+    beside = graph.quantized(graph.conv(image, (64, 32, 1, 1), name="beside"), 0.05)
+    first = graph.op("Relu", graph.conv(image, (32, 32, 1, 1), name="first"))
+    inner = graph.quantized(first, 0.04, -128)
+    last = graph.quantized(graph.conv(inner, (64, 32, 3, 3), name="last", pads=[1] * 4), 0.05)
+    graph.quantized(graph.op("Relu", graph.op("Add", last, beside, name="sum")), 0.0613, -128)
+    model = graph.model()
+    del model.graph.output[:-1]
+    compiled = tvm_edge.compile(model, "llvm")
+    stored = {kernel.operators: kernel.results for kernel in compiled.report.kernels}
+    (own,) = (size for operators, size in stored.items() if "beside" in operators)
+    assert own == 64 * 7 * 6
+    assert any({"last", "sum"} <= set(operators) for operators in stored)
+    assert_same_numbers(compiled, model, graph.values)
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_products_with_a_constant_matrix(rows: int) -> None:
     graph = QuantizedGraph(seed=rows)

@@ -28,7 +28,6 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.pixel_cells import (
     as_cells,
     cell_filters,
-    lines_of_cell,
     pack_cells,
 )
 from tvm_edge.schedules.gpu.tensor_conv import (
@@ -144,18 +143,53 @@ def test_cells_of_pixels(
     channels: int,
     dtype: str,
 ) -> None:
-    rng = np.random.default_rng(3)
-    zero = 5 if dtype == "int8" else 0
     workload = ConvWorkload(2, channels, *size, 16, kernel, (2, 2), padding, (1, 1), 1)
     cells = as_cells(workload, dtype)
+    assert cells is not None
+    few = channels * kernel[0] * kernel[1] <= 4 * BLOCKS[dtype]
+    assert (cells.kernel == (1, 1)) == few
+    _assert_cells(workload, dtype)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "strides", "dilation"),
+    [
+        (3, (3, 3), (1, 1), (1, 1)),
+        (1, (5, 5), (1, 2), (1, 1)),
+        (2, (3, 3), (3, 1), (1, 2)),
+        (4, (2, 4), (1, 1), (2, 1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_cells_that_are_windows(
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    dtype: str,
+) -> None:
+    """Of every stride, and a pixel of the result has one."""
+    workload = ConvWorkload(2, channels, 13, 11, 24, kernel, strides, (2, 1, 0, 3), dilation, 1)
+    cells = as_cells(workload, dtype)
+    assert cells is not None and cells.kernel == (1, 1)
+    assert cells.channels < channels * kernel[0] * kernel[1] + BLOCKS[dtype]
+    _assert_cells(workload, dtype)
+
+
+def _assert_cells(workload: ConvWorkload, dtype: str) -> None:
+    """The convolution of cells is that of pixels."""
+    rng = np.random.default_rng(3)
+    zero = 5 if dtype == "int8" else 0
+    cells = as_cells(workload, dtype)
     assert cells is not None and cells.output == workload.output
-    lines = lines_of_cell(workload, cells)
-    assert lines == (2 if (channels, dtype) == (3, "int8") else 1)
-    image, weights = drawn(rng, dtype, 2, channels, *size), drawn(rng, dtype, 16, channels, *kernel)
-    packed = evaluated([image], lambda x: pack_cells(x, lines, zero)).astype(dtype)
+    image = drawn(rng, dtype, workload.batch, workload.channels, workload.height, workload.width)
+    weights = drawn(rng, dtype, workload.filters, workload.channels, *workload.kernel)
+    packed = evaluated([image], lambda x: pack_cells(x, workload, zero)).astype(dtype)
     filters = pack_stacks(cell_filters(weights, workload), TensorConv.of(cells, dtype))
     made = evaluated([packed, filters], lambda x, w: conv2d_tensor(x, w, cells, zero=zero))
-    assert_rounded(out_of_blocks(made, 16), convolved(image, weights, workload, zero), dtype)
+    expected = convolved(image, weights, workload, zero)
+    assert_rounded(out_of_blocks(made, workload.filters), expected, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
