@@ -180,6 +180,8 @@ void Texts() {
   CHECK(NearMatches("DATA", {"data", "image"}) == "did you mean 'data'?");
   CHECK(NearMatches("x", {"data", "image"}) == "known: data, image");
   CHECK(OneLine(" a \n b ") == "a b");
+  CHECK(InUtf8("a\x96 \xc3\xa9 \xe2\x80\xa6 \xe2\x80") == "a\\x96 \xc3\xa9 \xe2\x80\xa6 \\xe2\\x80");
+  CHECK(InUtf8("\xc0\x80 \xed\xa0\x80") == "\\xc0\\x80 \\xed\\xa0\\x80");
 }
 
 int main(int, char** arguments) {

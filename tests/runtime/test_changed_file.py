@@ -128,6 +128,18 @@ def image_file(image: np.ndarray, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "image.npy"
 
 
+def test_damage_that_is_no_text_is_named(artifact: Path, tmp_path: Path) -> None:
+    """A message that quotes it can be decoded."""
+    path = tmp_path / "damaged.tvme"
+    with zipfile.ZipFile(artifact) as source, zipfile.ZipFile(path, "w") as target:
+        for info in source.infolist():
+            data = source.read(info)
+            damaged = info.filename == "manifest.json"
+            target.writestr(info, data.replace(b"llvm", b"ll\x96vm", 1) if damaged else data)
+    with pytest.raises(ArtifactError, match=r"'ll\\x96vm' is no kind of device"):
+        tvm_edge.load(path)
+
+
 @pytest.mark.parametrize("loads", [12, *in_full(100)])
 @pytest.mark.parametrize("options", [[], ["copy"]], ids=["mapped", "copied"])
 def test_loads_while_somebody_writes(

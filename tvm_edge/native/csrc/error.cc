@@ -3,6 +3,8 @@
 #include <mutex>
 #include <utility>
 
+#include "text.h"
+
 namespace tvm_edge {
 namespace {
 
@@ -25,8 +27,10 @@ LogTarget& log_target() {
 }  // namespace
 
 void Throw(const char* kind, const std::string& message, Details details) {
-  last_thrown = {message, std::move(details)};
-  throw ffi::Error(kind, message, "");
+  // Python decodes it, and has no error to raise where it cannot.
+  const std::string decodable = InUtf8(message);
+  last_thrown = {decodable, std::move(details)};
+  throw ffi::Error(kind, decodable, "");
 }
 
 const Details& DetailsOf(const std::string& message) {

@@ -115,6 +115,36 @@ std::string OneLine(std::string_view text, size_t limit) {
   return made.substr(0, end) + "…";
 }
 
+std::string InUtf8(std::string_view text) {
+  std::string made;
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t length = first < 0x80   ? 1
+                          : first < 0xc2 ? 0
+                          : first < 0xe0 ? 2
+                          : first < 0xf0 ? 3
+                          : first < 0xf5 ? 4
+                                         : 0;
+    bool whole = length > 0 && i + length <= text.size();
+    for (size_t k = 1; whole && k < length; ++k) whole = (text[i + k] & 0xc0) == 0x80;
+    if (whole && length > 2) {  // no second way to write a number, no surrogates, no number beyond
+      const auto second = static_cast<unsigned char>(text[i + 1]);
+      whole = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second > 0x9f) &&
+              !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second > 0x8f);
+    }
+    if (whole) {
+      made += text.substr(i, length);
+      i += length;
+    } else {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", first);
+      made += escaped;
+      ++i;
+    }
+  }
+  return made;
+}
+
 std::string NearMatches(const std::string& full_name, std::vector<std::string> known) {
   const std::string name = full_name.substr(0, kMostCompared);
   std::sort(known.begin(), known.end());

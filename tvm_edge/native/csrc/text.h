@@ -21,6 +21,9 @@ std::string ShapeText(const int64_t* shape, int ndim);
 /*! \brief Text as one line that can be printed, shortened. */
 std::string OneLine(std::string_view text, size_t limit = 300);
 
+/*! \brief Text in UTF-8: bytes that are none, of a damaged file or of a path, as \x96. */
+std::string InUtf8(std::string_view text);
+
 /*! \brief A clause that names what the user may have meant, for the end of a message. */
 std::string NearMatches(const std::string& name, std::vector<std::string> known);
 
