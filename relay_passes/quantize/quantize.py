@@ -313,7 +313,9 @@ class _Quantizer(PyExprMutator):
             return None
         own, read = (encoding_of(each, str(data.ty.dtype)) for each in (call, value))
         (summed, *_) = call.args
-        if summed not in self._accumulators or self._uses[summed] != 1 or own is None or not read:
+        if summed not in self._accumulators or self._uses[summed] != 1:
+            return None
+        if own is None or read is None:
             return None
         return summed, own, read
 

@@ -101,6 +101,6 @@ def _convolution(channels: int, filters: int, kernel: int, knobs: str) -> Kernel
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_operands_of_one_step_stay_in_registers() -> None:
-    """Of 64 channels, which are one step of eight blocks."""
+    """A product over 64 channels, one step of eight blocks."""
     made = _convolution(64, 64, 1, TILE)
     assert made.stack == 0 and made.spilled == 0

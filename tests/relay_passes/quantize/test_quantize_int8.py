@@ -116,7 +116,7 @@ def test_a_sum_that_others_read_too_stays_real() -> None:
 
 
 def test_sums_that_are_added_are_stored_in_bytes() -> None:
-    """Of two convolutions the later one goes on in registers, the earlier one is stored."""
+    """The later of two convolutions goes on in registers, the earlier one is stored."""
     graph = QuantizedGraph(dtype="int8")
     image = graph.input(1, 32, 7, 6)
     beside = graph.quantized(graph.conv(image, (64, 32, 1, 1), name="beside"), 0.05)

@@ -169,7 +169,7 @@ def test_cells_that_are_windows(
     dilation: tuple[int, int],
     dtype: str,
 ) -> None:
-    """Of every stride, and a pixel of the result has one."""
+    """Windows of every stride: a pixel of the result has one."""
     workload = ConvWorkload(2, channels, 13, 11, 24, kernel, strides, (2, 1, 0, 3), dilation, 1)
     cells = as_cells(workload, dtype)
     assert cells is not None and cells.kernel == (1, 1)
