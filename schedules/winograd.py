@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -28,6 +29,7 @@ __all__ = [
     "PRODUCT",
     "STAGES",
     "TILE",
+    "TILE_LINES",
     "combine_outputs",
     "conv2d_winograd",
     "transform_filters",
@@ -44,6 +46,9 @@ STAGES = ("winograd_input_rows", "winograd_input", "winograd_output_rows", "wino
 
 TILE = "winograd_tile"
 """Name of the block that gathers tiles, of images whose size only the run tells."""
+
+TILE_LINES = "tvm_edge.winograd_lines"
+"""Attribute of the product: lines of tiles, where the result has whole tiles alone."""
 
 _KERNEL = 3
 LARGEST_GAIN = 32
@@ -236,12 +241,18 @@ def conv2d_winograd(
         name=STAGES[1],
         attrs={KEPT: True} if grouped else None,
     )
-    product = _products(transformed, filters, (depth, tiles), config)
+    attributes: dict[str, Any] = {CONFIG: config} if config else {}
+    if isinstance(tiles, int) and more_h == more_w == 0:
+        attributes[TILE_LINES] = batch * tiles_h
+    product = _products(transformed, filters, (depth, tiles), attributes)
     return combine_outputs(product, m, (batch, out_h, out_w))
 
 
 def _products(
-    transformed: te.Tensor, filters: te.Tensor, lengths: tuple[Length, Length], config: str
+    transformed: te.Tensor,
+    filters: te.Tensor,
+    lengths: tuple[Length, Length],
+    attributes: dict[str, Any],
 ) -> te.Tensor:
     """Sum over the channels of each frequency, or of groups of them; `lengths`: blocks, tiles."""
     frequencies, blocks, _, steps, lanes, *group = map(int, filters.shape)
@@ -259,7 +270,7 @@ def _products(
         (frequencies, blocks, tiles, lanes),
         product,
         name=PRODUCT,
-        attrs={CONFIG: config} if config else None,
+        attrs=attributes or None,
     )
 
 

@@ -148,6 +148,7 @@ def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
         lanes=block,
         element=_stored(workload),
         padded=False,
+        tile_lines=0 if lines % m or columns % m else workload.batch * lines // m,
     )
 
 

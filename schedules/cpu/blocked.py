@@ -303,7 +303,7 @@ def schedule_blocks(
     Returns
     -------
     task : LoopRV
-        The loop over tasks, parallel where there is work for several cores.
+        The loop over tasks, parallel where there is work for several cores and no loop around is.
     first : LoopRV
         The outermost loop of the reduction, where the caller splits off the initialisation.
     """
@@ -329,7 +329,7 @@ def schedule_blocks(
         if ragged:
             peel_remainder(sch, [lines, line])
         inner.insert(0, line)
-    if knobs.order == "blocks":
+    if knobs.order != "lines":
         own = [] if lines is None else [lines]
         tasks = [*loops.outer, blocks, *([] if ragged else own)]
         serial = [*(own if ragged else []), columns]
@@ -342,7 +342,7 @@ def schedule_blocks(
     serial = [*loops.phases, *serial]
     sch.reorder(*tasks, *serial, *window, steps, *more, step, *inner, loops.lane)
     task = fuse(sch, tasks)
-    if vectors >= MIN_PARALLEL_WORK:
+    if vectors >= MIN_PARALLEL_WORK and knobs.order != "fused":
         sch.parallel(task)
     for loop in (*more, step, *inner):
         sch.unroll(loop)

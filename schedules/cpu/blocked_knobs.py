@@ -34,7 +34,7 @@ _UNROLLED_LINES = 3
 # Vectors of pixels that stay in 16 registers.
 _MOST_ELEMENTS = 9
 
-Order = Literal["lines", "blocks"]
+Order = Literal["lines", "blocks", "fused"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,10 @@ class Knobs:
     ----------
     lines, columns, blocks : int
         Pixels and blocks of output channels of a register tile.
-    order : {"lines", "blocks"}
+    order : {"lines", "blocks", "fused"}
         What cores share out: pixels, each with all filters after another, or blocks of filters,
-        each with all pixels.
+        each with all pixels. Of Winograd's algorithm lines of tiles as well, each from the image to
+        the result, in place of the tasks of three stages.
     padding : {"task", "whole"}
         Pad the lines that a task reads, in it, or the image before all tasks.
     flat : bool
@@ -97,6 +98,8 @@ class Tile:
         over lines and columns stay apart then.
     scalars : bool
         Whether channels of the image are read one by one: it has no vectors of them.
+    tile_lines : int
+        Of Winograd's algorithm: lines of tiles that stages can be fused over; 0 where they cannot.
     """
 
     outer: int
@@ -118,6 +121,7 @@ class Tile:
     element: int = 4
     skips_channels: bool = False
     scalars: bool = False
+    tile_lines: int = 0
 
     def takes(self, knobs: Knobs) -> bool:
         """Return whether tiles reach no further into the padding than it is stored."""
@@ -174,6 +178,9 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
             whole = columns == size.columns and not size.open_columns
             tall = range(1, min(max(most, 1) // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
+                if size.tile_lines and not size.columns // size.tile_lines % columns:
+                    # TVM has no bounds of a tile that is cut off there.
+                    yield Knobs(1, columns, blocks, "fused")
                 for order in ("lines", "blocks"):
                     # Tasks of pixels are whole tiles: nothing of a parallel loop can be peeled.
                     pixels = size.lines == 1 and not size.open_lines
@@ -221,8 +228,23 @@ def _keeps_shared(columns: int, filters: int, size: Tile, spec: DeviceSpec) -> b
     return left >= (4 if size.window[0] <= _UNROLLED_LINES else 0)
 
 
+def _fused_cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
+    """Cost where a core has lines of tiles, and reads all filters for each."""
+    filters = knobs.blocks * size.vectors(spec)
+    tiles = size.columns // size.tile_lines // knobs.columns * (size.blocks // knobs.blocks)
+    lines = ceil(size.tile_lines / spec.cores)
+    line = tiles * _tile_cost(knobs.columns, filters, size, spec)
+    # From a cache that all of them fit, in order and ahead of their use: on an EPYC a byte takes a
+    # quarter to a seventh as long as one of the stages'.
+    fits = size.outer * size.filter_bytes <= max(spec.l2_cache, spec.l3_cache)
+    read = size.filter_bytes * _per_byte(spec) / (4 if fits else 1)
+    return size.outer * lines * (line + read)
+
+
 def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
+    if knobs.order == "fused":
+        return _fused_cost(size, knobs, spec)
     vectors = size.vectors(spec)
     filters = knobs.blocks * vectors
     if size.reach is not None:
@@ -251,9 +273,7 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     tasks = size.outer * line_tasks * (1 if knobs.padding == "task" else block_tasks)
     busiest = ceil(tasks / spec.cores) / tasks * size.outer * line_tasks * block_tasks * row
     cache = max(spec.l2_cache, spec.l1_cache) // 2
-    # Bytes that come from beyond a core's own caches, and the half cycles of one of them: a quarter
-    # of the memory's, the rest is read ahead of its use.
-    per_byte = 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3) / 4
+    # Bytes that come from beyond a core's own caches.
     if knobs.order == "lines":
         reads = 1 if size.filter_bytes <= cache else ceil(line_tasks / spec.cores)
         traffic = size.filter_bytes * reads + size.image_bytes / spec.cores
@@ -269,7 +289,16 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
             # Written, and read again beyond the first cache; a parallel loop more.
             copied = 3 * copied + 2 * 1700 * _clock(spec)
         padding = size.outer * copied
-    return busiest + size.outer * traffic * per_byte + padding
+    if size.tile_lines:
+        # Images and results of all frequencies, which stages write and read.
+        results = 4 * size.blocks * size.lanes * size.columns
+        traffic += 2 * (size.image_bytes + results) / spec.cores
+    return busiest + size.outer * traffic * _per_byte(spec) + padding
+
+
+def _per_byte(spec: DeviceSpec) -> float:
+    """Half cycles of a byte from memory: a quarter, the rest is read ahead of its use."""
+    return 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3) / 4
 
 
 def _left_cost(left: int, knobs: Knobs, filters: int, size: Tile, spec: DeviceSpec) -> float:

@@ -1,9 +1,10 @@
-"""Winograd convolution in three parallel stages: inputs, products, outputs.
+"""Winograd convolution in three stages: inputs, products, outputs.
 
-Each stage is a loop over cores of its own; between them the transformed images go through the
-caches. The products are matrix products, one for each of the (m + 2)**2 frequencies, with the
-register tile of blocked convolutions. The transforms are unrolled: a tile's rows, then its
-columns, in registers and the stack.
+Each stage is a loop over cores of its own, and the transformed images go through the caches
+between them. Where these are large beside the filters the stages are fused: a core has a line of
+tiles from the image to the result, and reads all filters for it. The products are matrix products,
+one for each of the (m + 2)**2 frequencies, with the register tile of blocked convolutions. The
+transforms are unrolled: a tile's rows, then its columns, in registers and the stack.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import prod
 
 from tvm import s_tir
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
@@ -34,7 +35,7 @@ from tvm_edge.schedules.float16 import is_half
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, fuse
 from tvm_edge.schedules.typical import typical
-from tvm_edge.schedules.winograd import PRODUCT, STAGES, TILE
+from tvm_edge.schedules.winograd import PRODUCT, STAGES, TILE, TILE_LINES
 
 __all__ = ["Winograd", "product_tile"]
 
@@ -67,10 +68,16 @@ class Winograd(ReductionRule):
         columns = constant(sch.get(output).iter_vars[3].dom.extent) or 1
         in_float16 = _in_float16(sch, block, transformed, spec)
         tile_columns = None if is_open else -(-columns // m)
+        knobs = _knobs(sch.get(block), spec, in_float16=in_float16)
+        fused = knobs.order == "fused"
+        task = _schedule_outputs(sch, output_rows, [output, *epilogue], last, m, fused=fused)
+        store = sch.cache_write(block, 0, "local")
+        if fused:
+            for stage in (store, block, transformed):
+                sch.compute_at(stage, task, preserve_unit_loops=True)
         _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
-        _schedule_outputs(sch, output_rows, [output, *epilogue], last, m)
         # After the instructions of products TVM moves no block.
-        _schedule_products(sch, block, spec, in_float16=in_float16)
+        _schedule_products(sch, block, store, knobs, spec)
         return sch
 
 
@@ -102,14 +109,16 @@ def _schedule_inputs(
 ) -> None:
     """Schedule the inputs: a task is a line of tiles of a channel block, padded there.
 
-    Of an open image, `tile_columns` ``None``, no loop of known length has a line of tiles: a task
-    is some of the tiles, and the image is padded before all of them.
+    Fused stages have them in order. Of an open image, `tile_columns` ``None``, no loop of known
+    length has a line of tiles: a task is some of the tiles, and the image is padded before all of
+    them.
     """
-    frequency, channel, tile, lane = sch.get_loops(transformed)
+    *around, frequency, channel, tile, lane = sch.get_loops(transformed)
     lines, tile = sch.split(tile, factors=[None, tile_columns or _OPEN_TILES])
     sch.reorder(channel, lines, tile, frequency, lane)
     task = sch.fuse(channel, lines)
-    sch.parallel(task)
+    if not around:
+        sch.parallel(task)
     sch.compute_at(rows, tile, preserve_unit_loops=True)
     sch.set_scope(rows, 0, "local")
     for loop in (frequency, *sch.get_loops(rows)[-3:-1]):
@@ -155,6 +164,7 @@ def product_tile(stmt: s_tir.SBlock) -> Tile:
         padded=False,
         open_columns=constant(stmt.iter_vars[2].dom.extent) is None,
         widened=is_half(filters.dtype) and not grouped,
+        tile_lines=int(stmt.annotations.get(TILE_LINES, 0)),
     )
 
 
@@ -163,17 +173,27 @@ def _is_grouped(stmt: s_tir.SBlock) -> bool:
     return len(stmt.iter_vars) == _GROUPED
 
 
-def _schedule_products(
-    sch: Schedule, block: SBlockRV, spec: DeviceSpec, *, in_float16: bool
-) -> None:
-    stmt = sch.get(block)
+def _knobs(stmt: s_tir.SBlock, spec: DeviceSpec, *, in_float16: bool) -> Knobs:
+    """Return the knobs of products that they were given, or else the best by estimate."""
     config = stmt.annotations.get(CONFIG)
+    if config:
+        return read_knobs(Knobs, str(config))
     size = product_tile(stmt)
     if in_float16:
         size = replace(size, widened=False, element=2)
-    knobs = read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
-    store = sch.cache_write(block, 0, "local")
-    frequency, blocks, tiles, lane, co, ci, *_ = sch.get_loops(block)
+    return best_knobs(size, spec)
+
+
+def _schedule_products(
+    sch: Schedule,
+    block: SBlockRV,
+    store: SBlockRV,
+    knobs: Knobs,
+    spec: DeviceSpec,
+) -> None:
+    stmt = sch.get(block)
+    places = len(stmt.iter_vars)
+    frequency, blocks, tiles, lane, co, ci, *_ = sch.get_loops(block)[-places:]
     loops = Loops([frequency], blocks, None, tiles, lane, [co, ci])
     dot = PAIR_PRODUCTS[spec.pair_product] if _is_grouped(stmt) else None
     _, first = schedule_blocks(
@@ -189,9 +209,18 @@ def _schedule_products(
 
 
 def _schedule_outputs(
-    sch: Schedule, rows: SBlockRV, stages: list[SBlockRV], last: SBlockRV, m: int
-) -> None:
-    """Schedule the outputs: a task is a channel block, or a line of its tiles if whole.
+    sch: Schedule,
+    rows: SBlockRV,
+    stages: list[SBlockRV],
+    last: SBlockRV,
+    m: int,
+    *,
+    fused: bool,
+) -> LoopRV:
+    """Schedule the outputs, and return their loop over tasks.
+
+    A task is a channel block, or a line of its tiles if whole; with `fused` stages a line of all
+    blocks' tiles.
 
     `stages` are the transform's output and those blocks of the epilogue that are not inlined,
     because something uses their results twice.
@@ -205,8 +234,11 @@ def _schedule_outputs(
         peel_remainder(sch, [lines, line])
     if not exact_columns:
         peel_remainder(sch, [columns, column])
-    sch.reorder(batch, channel, lines, columns, line, column, lane)
-    sch.parallel(fuse(sch, [batch, channel, *([lines] if exact else [])]))
+    tasks = [batch, lines] if fused else [batch, channel, *([lines] if exact else [])]
+    serial = [channel] if fused else [] if exact else [lines]
+    sch.reorder(*tasks, *serial, columns, line, column, lane)
+    task = fuse(sch, tasks)
+    sch.parallel(task)
     inner = [line, column]
     vectors = [lane]
     outer = len(sch.get_loops(last)) - 3
@@ -226,3 +258,4 @@ def _schedule_outputs(
         sch.unroll(loop)
     for loop in (*vectors, vector):
         sch.vectorize(loop)
+    return task

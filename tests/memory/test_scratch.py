@@ -82,26 +82,39 @@ def test_what_is_kept_for_several_kernels() -> None:
     assert kept([], 2) == 0
 
 
-def winograd() -> onnx.ModelProto:
-    """A convolution whose transformed image is large."""
-    weight = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype("float32")
+def winograd(channels: int, size: int) -> onnx.ModelProto:
+    """A 3x3 convolution to as many channels, of a square image."""
+    shape = (channels, channels, 3, 3)
+    weight = np.random.default_rng(0).standard_normal(shape).astype("float32")
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1] * 4)
-    return make_model([node], {"x": (1, 64, 112, 112)}, ["y"], {"w": weight})
+    return make_model([node], {"x": (1, channels, size, size)}, ["y"], {"w": weight})
+
+
+def test_fused_stages_of_winograd_take_the_room_of_a_line_of_tiles() -> None:
+    """Of F(4x4) six pixels of a line become 36 elements, and so do the products."""
+    report = tvm_edge.analyze(winograd(64, 224), "llvm", tuning_logs=False)
+    if "Winograd" not in report.layouts["conv"]:
+        pytest.skip("this CPU is better off without")
+    assert report.memory is not None
+    line = 2 * 4 * 36 * 64 * 56
+    threads = resolve_target("llvm").spec.cores
+    assert threads * line <= report.memory.workspace < 1.2 * threads * line
 
 
 def test_winograd_takes_room_and_can_be_left_out() -> None:
     """Of F(4x4) the image and the products are 2.25 times as large transformed."""
-    report = tvm_edge.analyze(winograd(), "llvm", tuning_logs=False)
+    conv = winograd(512, 28)
+    report = tvm_edge.analyze(conv, "llvm", tuning_logs=False)
     if "Winograd" not in report.layouts["conv"]:
         pytest.skip("this CPU is better off without")
     memory = report.memory
-    image = 4 * 64 * 112 * 112
+    image = 4 * 512 * 28 * 28
     assert memory is not None and memory.workspace >= 2 * 2.25 * image
     assert memory.workspace < 2 * 2.25 * image + image / 2, "the padded image is a few lines"
     budget = memory.peak - image
-    planned = tvm_edge.analyze(winograd(), "llvm", tuning_logs=False, memory_budget=budget)
+    planned = tvm_edge.analyze(conv, "llvm", tuning_logs=False, memory_budget=budget)
     assert "Winograd" not in planned.layouts["conv"]
-    assert planned.memory is not None and planned.memory.workspace < image
+    assert planned.memory is not None and planned.memory.workspace < memory.workspace / 2
     taken = [plan.name for plan in planned.memory.plans if plan.taken]
     assert taken == ["no Winograd"]
     assert planned.memory.peak <= budget == planned.memory.budget

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import tirx
 
 from tests.marks import dealt
 from tests.schedules.blocked_harness import (
@@ -24,9 +25,12 @@ from tests.schedules.blocked_harness import (
 )
 from tests.schedules.harness import Graph, sweep
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import choose_config
+from tvm_edge.schedules.cpu.algorithm import choose_config, product_tile
+from tvm_edge.schedules.cpu.blocked_knobs import best_knobs, candidates
+from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import (
     transform_filters,
     transform_filters_by_channel,
@@ -143,6 +147,56 @@ def test_outputs_that_are_no_multiple_of_tiles(
     spec, m = spec_and_m
     assert all(conv.rule(spec.lanes()) for conv in convs), "one of them has no blocks"
     check_tiles(convs, spec, m)
+
+
+# Whole tiles: three blocks of channels in and two out, tiles that cut a line into 7 and 4, images
+# beside each other, no padding.
+FUSED = [
+    Conv(channels=48, filters=32, image=(16, 28), epilogue="residual"),
+    Conv(channels=16, filters=48, image=(8, 16), epilogue="silu", batch=2),
+    Conv(channels=33, filters=24, image=(14, 22), pads=(0, 0, 0, 0), epilogue="plane"),
+    Conv(channels=24, filters=16, image=(12, 36), epilogue="constant"),
+]
+
+
+def fused(m: int) -> Choose:
+    """The first candidate with fused stages, of tiles of ``m x m``."""
+
+    def choose(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
+        block = tiles_of(m)(workload, spec).block
+        found = (
+            knobs
+            for knobs in candidates(product_tile(workload, block, m), spec)
+            if knobs.order == "fused"
+        )
+        return ConvConfig("winograd", block, m, knobs_as_text(next(found)))
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("spec_and_m", "convs"),
+    dealt({f"{spec.name}-{m}": (spec, m) for spec, m in zip(SPECS, (2, 4, 2), strict=True)}, FUSED),
+)
+def test_fused_stages(spec_and_m: tuple[DeviceSpec, int], convs: list[Conv]) -> None:
+    spec, m = spec_and_m
+    compiled = check_convs(convs, spec, fused(m))
+    found = [kernel for kernel in compiled.kernels.values() if kernel.scheduled.rule == "winograd"]
+    assert len(found) == len(convs)
+    for kernel in found:
+        loops = nodes_in(kernel.scheduled.func.body, tirx.For)
+        tasks = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+        assert len(tasks) == 1, "stages that cores share out one after another"
+
+
+def test_stages_are_fused_where_filters_are_small_beside_images() -> None:
+    spec = replace(SPECS[0], cores=4, l3_cache=32 << 20)
+    orders = []
+    for channels, size in ((64, 224), (128, 112), (512, 28), (512, 14)):
+        sizes = 1, channels, size, size, channels
+        workload = ConvWorkload(*sizes, (3, 3), (1, 1), (1,) * 4, (1, 1), 1)
+        orders.append(best_knobs(product_tile(workload, 16, 4 if size > 14 else 2), spec).order)
+    assert orders[:2] == ["fused"] * 2 and "fused" not in orders[2:]
 
 
 @pytest.mark.diagonals(2)

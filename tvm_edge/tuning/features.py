@@ -14,7 +14,7 @@ from tvm_edge.tuning.tasks import Task
 __all__ = ["features"]
 
 _ALGORITHMS = ("direct", "winograd", "subgroup", "items", "tensor", "plain")
-_WORDS = {"lines": 0, "blocks": 1, "whole": 0, "task": 1}
+_WORDS = {"lines": 0, "blocks": 1, "fused": 2, "whole": 0, "task": 1}
 # Of the knobs of every template; 0 where a configuration has no such knob.
 _KNOBS = (
     *("lines", "columns", "blocks", "order", "padding", "flat"),
