@@ -47,11 +47,13 @@ class Conv2dGroups(ScheduleRule):
         conv = open_conv(func, self.name) if dot is not None else None
         if conv is None or dot is None:
             return None
-        size = groups_tile(conv.sch.get(conv.block), padded=conv.stage is not None)
+        stmt = conv.sch.get(conv.block)
+        size = groups_tile(stmt, padded=conv.stage is not None)
+        group = constant(stmt.reads[1].source.shape[-1]) or 1
         init, done = conv.begun(conv.knobs(size, spec), spec, 1, vectorize=False)
         schedule_rest(conv.sch, done, spec)
         names = conv.sch.get(init).name_hint, conv.sch.get(conv.epilogue).name_hint
-        by_groups(conv.sch, init, conv.block, dot.lanes, dot.broadcast())
+        by_groups(conv.sch, init, conv.block, dot.lanes, dot.broadcast(group))
         return begin_with_bias(conv.sch.mod["main"], *names)
 
 
