@@ -113,9 +113,7 @@ def conv2d_groups(
     )
 
 
-def grouped(
-    step: tirx.Expr, k: tirx.Expr, taken: int, group: int
-) -> tuple[tirx.Expr, tirx.Expr]:
+def grouped(step: tirx.Expr, k: tirx.Expr, taken: int, group: int) -> tuple[tirx.Expr, tirx.Expr]:
     """Return the group of filters of number `k` of a step that takes `taken`, and its place there.
 
     Parameters

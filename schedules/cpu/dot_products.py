@@ -3,8 +3,8 @@
 Groups are four of 8 bits with int32 lanes, or two of bfloat16 with float32 lanes. x86's
 ``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed by
 signed ones; ``vdpbf16ps`` and Arm's ``bfdot`` take bfloat16. NEON without ``sdot`` has several
-instructions for the same (:mod:`tvm_edge.schedules.cpu.smull`). TVM's tensor intrinsics of them have
-the accumulators in memory of another scope. TVM has none for windows.
+instructions for the same (:mod:`tvm_edge.schedules.cpu.smull`). TVM's tensor intrinsics have the
+accumulators in memory of another scope, and there are none for windows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class DotProduct:
         weights : np.ndarray, optional
             ``[O, C/groups, KH, KW]``; without them they are taken for what quantisers write.
         """
-        if self.intrinsic or (weights is not None and smull.overflows(weights, depthwise=depthwise)):
+        if self.intrinsic or (
+            weights is not None and smull.overflows(weights, depthwise=depthwise)
+        ):
             return self.group
         return smull.TAPS if depthwise else smull.CHANNELS
 

@@ -48,9 +48,7 @@ def overflows(weights: np.ndarray, *, depthwise: bool) -> bool:
     return bool((lowest[:, CHANNELS:] & lowest[:, :-CHANNELS]).any())
 
 
-def added_one_by_one(
-    accumulators: tirx.Expr, filters: tirx.Expr, pixels: tirx.Expr
-) -> tirx.Expr:
+def added_one_by_one(accumulators: tirx.Expr, filters: tirx.Expr, pixels: tirx.Expr) -> tirx.Expr:
     """Return four accumulators, with the products of four numbers of 8 bits each added."""
     words = []
     for upper in (False, True):

@@ -1,4 +1,4 @@
-"""Kernels of 8-bit numbers on the emulated board, with dot products and without: sums are NumPy's."""
+"""Kernels of 8-bit numbers on the emulated board, with dot products and without, against NumPy."""
 
 from __future__ import annotations
 
