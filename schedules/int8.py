@@ -9,8 +9,8 @@ four pixels of each lane side by side takes longer than to multiply them: `S` ne
 share them, with filters that are shifted by a column each.
 
 NEON without such an instruction adds two products of 8 bits in 16 bits. It takes filters in groups
-of fewer: two channels, ``[O/16, C/b, KH, KW, b/2, 16, 2]``, or single pixels,
-``[C/16, KH, S * KW, 16, 1]``.
+of fewer: two channels, ``[O/16, C/b, KH, KW, b/2, 16, 2]``, or single pixels of two a step,
+``[C/16, KH, KW, 16, 1]``, that are not transposed.
 
 Zero points are no part of this but for the padding, which is made of them.
 """
@@ -40,6 +40,7 @@ __all__ = [
     "pack_dot_filters",
     "pack_window_filters",
     "window_shifts",
+    "window_step",
 ]
 
 CONV2D_INT8 = "conv2d_int8"
@@ -93,7 +94,12 @@ def pack_dot_filters(
     return pack_groups(weights, block, group, BLOCK, groups)
 
 
-def window_shifts(columns: int, stride: int) -> int:
+def window_step(group: int) -> int:
+    """Return how many columns of a depthwise filter are a step, if `group` are side by side."""
+    return DOT if group == DOT else 2
+
+
+def window_shifts(columns: int, stride: int, group: int = DOT) -> int:
     """Return how many neighbouring results of a depthwise convolution share four pixels.
 
     A power of two, so that tiles and incomplete ones of them begin with the first.
@@ -102,8 +108,10 @@ def window_shifts(columns: int, stride: int) -> int:
     ----------
     columns, stride : int
         Of the filter.
+    group : int
+        See :func:`pack_window_filters`.
     """
-    if stride > 1:
+    if stride > 1 or group < DOT:
         return 1
     spare = ceil(columns / DOT) * DOT - columns
     return 1 << (spare + 1).bit_length() - 1
@@ -121,10 +129,10 @@ def pack_window_filters(weights: np.ndarray, stride: int, group: int = DOT) -> n
         Columns that are side by side for each lane.
     """
     width = weights.shape[3]
-    whole = ceil(width / DOT) * DOT
+    whole = filled(width, window_step(group))
     shifted = [
         np.pad(weights, [(0, 0), (0, 0), (0, 0), (shift, whole - width - shift)])
-        for shift in range(window_shifts(width, stride))
+        for shift in range(window_shifts(width, stride, group))
     ]
     packed = pack_filters(np.concatenate(shifted, axis=3), 1, BLOCK, len(weights))[:, 0, :, :, 0]
     blocks, lines, columns, lanes = packed.shape
@@ -184,22 +192,23 @@ def depthwise_int8(
     """
     batch = image.shape[0]
     blocks, kernel_h, _, lanes, group = (int(dim) for dim in filters.shape)
-    steps, shifts = ceil(columns / DOT), window_shifts(columns, strides[1])
+    taken = window_step(group)
+    steps, shifts = ceil(columns / taken), window_shifts(columns, strides[1], group)
     top, left, bottom, right = padding
     lines, width = (int(dim) for dim in image.shape[2:4])
     out_h = (lines + top + bottom - dilation * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (width + left + right - columns) // strides[1] + 1
-    beyond = columns_beyond(width + left + right, out_w, strides[1], steps * DOT)
+    beyond = columns_beyond(width + left + right, out_w, strides[1], steps * taken)
     padded = pad_groups(image, (top, left, bottom, right + beyond), zero)
     ky, step, k = axes = [
         te.reduce_axis((0, size), name=name)
-        for name, size in {"ky": kernel_h, "step": steps, "k": DOT}.items()
+        for name, size in {"ky": kernel_h, "step": steps, "k": taken}.items()
     ]
 
     def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         first = tirx.floordiv(x, shifts) * shifts * strides[1]
-        line, column = y * strides[0] + ky * dilation, first + step * DOT + k
-        own, place = grouped(tirx.floormod(x, shifts) * steps + step, k, DOT, group)
+        line, column = y * strides[0] + ky * dilation, first + step * taken + k
+        own, place = grouped(tirx.floormod(x, shifts) * steps + step, k, taken, group)
         return te.sum(
             _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, own, v, place]), axis=axes
         )

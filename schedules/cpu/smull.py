@@ -106,7 +106,7 @@ def broadcast_pairs(block: int) -> _Intrinsic:
 
 
 def window_taps(block: int) -> _Intrinsic:
-    """Return description and implementation of four taps of a line, for a pixel's 16 channels.
+    """Return description and implementation of two taps of a line, for a pixel's 16 channels.
 
     Parameters
     ----------
@@ -119,39 +119,36 @@ def window_taps(block: int) -> _Intrinsic:
     ) -> tirx.Expr:
         """Return accumulators of four channels."""
         half, quarter = first // 8 * 8, first % 8
-        total = accumulators.vload([first], "int32x4")
-        for tap in (0, 2):
-            one, two = (
-                _multiplied(
-                    pixels.vload([own, half], "int8x8"), filters.vload([own, half, 0], "int8x8")
-                )
-                for own in (tap, tap + 1)
+        one, two = (
+            _multiplied(
+                pixels.vload([tap, half], "int8x8"), filters.vload([tap, half, 0], "int8x8")
             )
-            own = tirx.Shuffle([one + two], list(range(quarter, quarter + 4)))
-            total = total + tirx.Cast("int32x4", own)
-        return total
+            for tap in range(2)
+        )
+        own = tirx.Shuffle([one + two], list(range(quarter, quarter + 4)))
+        return accumulators.vload([first], "int32x4") + tirx.Cast("int32x4", own)
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (4, 16), "int8", strides=[block, 1], offset_factor=1)
-        B = T.match_buffer(b, (4, 16, 1), "int8", offset_factor=1)
+        A = T.match_buffer(a, (2, 16), "int8", strides=[block, 1], offset_factor=1)
+        B = T.match_buffer(b, (2, 16, 1), "int8", offset_factor=1)
         C = T.match_buffer(c, (16,), "int32", offset_factor=1, scope="local")
         with T.sblock("root"):
-            T.reads(C[0:16], A[0:4, 0:16], B[0:4, 0:16, 0:1])
+            T.reads(C[0:16], A[0:2, 0:16], B[0:2, 0:16, 0:1])
             T.writes(C[0:16])
             for i in T.serial(0, 16):
-                for k in T.serial(0, 4):
+                for k in T.serial(0, 2):
                     with T.sblock("update"):
                         vi, vk = T.axis.remap("SR", [i, k])
                         C[vi] = C[vi] + T.cast(A[vk, vi], "int32") * T.cast(B[vk, vi, 0], "int32")
 
     @T.prim_func(s_tir=True)
     def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (4, 16), "int8", strides=[block, 1], offset_factor=1)
-        B = T.match_buffer(b, (4, 16, 1), "int8", offset_factor=1)
+        A = T.match_buffer(a, (2, 16), "int8", strides=[block, 1], offset_factor=1)
+        B = T.match_buffer(b, (2, 16, 1), "int8", offset_factor=1)
         C = T.match_buffer(c, (16,), "int32", offset_factor=1, scope="local")
         with T.sblock("root"):
-            T.reads(C[0:16], A[0:4, 0:16], B[0:4, 0:16, 0:1])
+            T.reads(C[0:16], A[0:2, 0:16], B[0:2, 0:16, 0:1])
             T.writes(C[0:16])
             C[T.ramp(T.int32(0), 1, 4)] = added(C, A, B, 0)
             C[T.ramp(T.int32(4), 1, 4)] = added(C, A, B, 4)

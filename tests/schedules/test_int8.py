@@ -87,7 +87,7 @@ def test_all_knobs_give_the_same_sums(workload: ConvWorkload) -> None:
 @pytest.mark.skipif(not RUNS, reason="this CPU has no dot products of unsigned 8 bits")
 @pytest.mark.parametrize("workload", [DEPTHWISE, WIDE], ids=["3x3", "2x7"])
 def test_all_knobs_of_windows_give_the_same_sums(workload: ConvWorkload) -> None:
-    found = window_candidates(window_of(workload), VNNI512)
+    found = window_candidates(window_of(workload, VNNI512), VNNI512)
     assert {knobs.order for knobs in found} == {"lines", "blocks"} and len(found) >= 20
     random = np.random.default_rng(1)
     chosen = random.choice(np.array(found, dtype=object), SWEEP, replace=False)
@@ -107,7 +107,7 @@ def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceS
     assert {(c.algorithm, c.block, c.m) for c in configs} == {("direct", BLOCK, 0)}
     assert len(set(configs)) == len(configs) >= 5
     if workload.depthwise:
-        size = window_of(workload)
+        size = window_of(workload, spec)
         image = sch.get(block).reads[0].source
         assert size == size_of_windows(
             sch.get(block), image, padded=size.padded, shifts=size.shifts

@@ -12,13 +12,13 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import (
     BLOCK,
-    DOT,
     conv2d_int8,
     depthwise_int8,
     image_block,
     pack_dot_filters,
     pack_window_filters,
     window_shifts,
+    window_step,
 )
 from tvm_edge.tuning.conv_problem import rounding_of
 
@@ -43,7 +43,8 @@ def int8_tensors(workload: ConvWorkload, knobs: str, spec: DeviceSpec) -> list[t
     group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=w.depthwise)
     image = te.placeholder((w.batch, channels, w.height, w.width, depth), w.dtype, "image")
     if w.depthwise:
-        columns = filled(w.kernel[1], DOT) * window_shifts(w.kernel[1], w.strides[1])
+        columns = filled(w.kernel[1], window_step(group))
+        columns *= window_shifts(w.kernel[1], w.strides[1], group)
         shape = (blocks, w.kernel[0], columns // group, BLOCK, group)
         filters = te.placeholder(shape, "int8", "filters")
         accumulators = depthwise_int8(
