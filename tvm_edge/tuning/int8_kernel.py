@@ -45,8 +45,8 @@ def int8_tensors(workload: ConvWorkload, knobs: str, spec: DeviceSpec) -> list[t
     if w.depthwise:
         columns = filled(w.kernel[1], window_step(group))
         columns *= window_shifts(w.kernel[1], w.strides[1], group)
-        shape = (blocks, w.kernel[0], columns // group, BLOCK, group)
-        filters = te.placeholder(shape, "int8", "filters")
+        taps = (blocks, w.kernel[0], columns // group, BLOCK, group)
+        filters = te.placeholder(taps, "int8", "filters")
         accumulators = depthwise_int8(
             image,
             filters,
