@@ -59,6 +59,28 @@ def test_cycles_of_cores_out_of_order(core: str, macs: int, cycles: float) -> No
     assert CORES[core].by_guide(loop) == cycles
 
 
+@pytest.mark.parametrize(
+    ("core", "cycles", "most"),
+    [
+        ("cortex-a72", 16, 8),  # multiplications in one pipe, additions in the other
+        ("cortex-a53", 24, 16 / 3),
+    ],
+)
+def test_products_added_up_in_16_bits(core: str, cycles: float, most: float) -> None:
+    """Three instructions are one multiply-add of 16 numbers, with the limit of the core for it."""
+    multiplied = [
+        f"\t{name}\tv{16 + i}.8h, v{first}.8b, v{first + 1}.8b"
+        for name, first in (("smull", 24), ("smlal", 26))
+        for i in range(8)
+    ]
+    added = [f"\tsadalp\tv{i}.4s, v{16 + i}.8h" for i in range(8)]
+    (loop,) = Code(_LOOP.format(31, "\n".join(multiplied + added))).inner
+    assert (loop.macs, loop.accumulators, loop.is_product) == (8, 8, True)
+    assert CORES[core].limit(loop) == cycles
+    assert cycles <= CORES[core].by_guide(loop) <= cycles + 3
+    assert CORES[core].most("int8") == most and CORES[core].most("float32") == 4
+
+
 def test_a_load_of_128_bits_holds_the_a55_up() -> None:
     (loop,) = _code(16).inner
     (halves,) = _code(16, "\tldr\td29, [x1]", "\tldr\tx5, [x1, #8]", "\tmov\tv29.d[1], x5").inner
