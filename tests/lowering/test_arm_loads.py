@@ -54,6 +54,15 @@ def test_loops_multiply_by_elements(
         assert bool(wide) == (core != "cortex-a55")
 
 
+def test_taps_in_8_bits_share_vectors_of_pixels_in_order() -> None:
+    """Three taps of five pixels read seven, not fifteen, and nothing is spilled."""
+    kernel = _kernel(replace(_STRIDED, strides=(1, 1), width=20), "cortex-a55", "int8")
+    _, loop = max(kernel.loops(Code(kernel.assembly())), key=lambda item: item[0])
+    assert (loop.accumulators, loop.macs, loop.spills) == (20, 3 * 4 * 20, 0)
+    halves = sum(one.loads and one.bits == 64 for one in loop.body)
+    assert halves == 3 * 16 + 7
+
+
 @pytest.mark.parametrize(("core", "pixels"), [("cortex-a53", 3), ("cortex-a72", 4)])
 @pytest.mark.parametrize("workload", [_POINTWISE, _STRIDED], ids=["1x1", "3x3"])
 def test_loops_without_dot_products_add_in_16_bits(
