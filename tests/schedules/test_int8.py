@@ -180,6 +180,7 @@ def test_neon_adds_two_products_in_16_bits(name: str, lowest: bool) -> None:
     text = assembly(case(workload, "int8", group=group), SMULL, ARM | {"mcpu": "cortex-a72"})
     assert text.count("\tsmull\t") >= 9 and "\tmul\tv" not in text
     assert ("\tsmlal\t" in text) == (not lowest)
+    assert ("\tzip1\t" in text) == (lowest and workload.depthwise)  # pixels are transposed
 
 
 def test_pairs_of_the_lowest_number_are_seen() -> None:
