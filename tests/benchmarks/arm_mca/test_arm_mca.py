@@ -10,6 +10,7 @@ from benchmarks.arm_mca.table import tables
 from benchmarks.common.paths import RESULTS
 from benchmarks.pages.sections import listed
 
+_IN_ORDER = ("cortex-a53", "cortex-a55")
 _LOOP = """
 kernel:
 \tmov\tx2, #0
@@ -87,6 +88,13 @@ def test_a_load_of_128_bits_holds_the_a55_up() -> None:
     whole, more = (CORES["cortex-a55"].by_guide(one) for one in (loop, halves))
     assert whole >= 18
     assert more - whole <= 2  # they start beside multiply-adds
+
+
+def test_no_multiply_add_starts_beside_half_a_load_of_the_a53() -> None:
+    loads = [f"\tldr\td{i}, [x1, #{8 * i}]" for i in (27, 28, 29)]
+    (plain,), (more,) = _code(16).inner, _code(16, *loads).inner
+    added = {core: CORES[core].by_guide(more) - CORES[core].by_guide(plain) for core in _IN_ORDER}
+    assert added["cortex-a53"] >= 3 > added["cortex-a55"]
 
 
 def test_the_section_has_the_tables_of_the_results() -> None:
