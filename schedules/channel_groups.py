@@ -3,7 +3,7 @@
 An image is ``[N, C/b, H, W, b]``. An instruction multiplies the `g` numbers of a group with `g` of
 the filters, and adds the sum of their products to a lane of the accumulators: four of 8 bits, two
 of bfloat16. So `g` neighbouring channels of a pixel are broadcast, and filters are
-``[O/l, C/b, KH, KW, b/g, l, g]``.
+``[O/l, C/b, KH, KW, b/g, l, g]``. Some instructions take several such groups at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_edge.schedules.blocked import pack_filters
 from tvm_edge.schedules.float16 import KEPT
 from tvm_edge.schedules.knobs import CONFIG
 
-__all__ = ["conv2d_groups", "pack_groups", "pad_groups"]
+__all__ = ["conv2d_groups", "grouped", "pack_groups", "pad_groups"]
 
 
 def pack_groups(
@@ -31,7 +31,7 @@ def pack_groups(
     block : int
         Channels in a block of the image.
     group : int
-        Channels that an instruction multiplies.
+        Channels that are side by side for each lane.
     lanes : int
         Output channels in a block.
     groups : int
@@ -52,6 +52,7 @@ def conv2d_groups(
     name: str,
     config: str = "",
     zero: int = 0,
+    taken: int = 0,
 ) -> te.Tensor:
     """Convolve a blocked image with filters of :func:`pack_groups`.
 
@@ -71,6 +72,8 @@ def conv2d_groups(
         Knobs for the schedule; empty: the schedule's own choice.
     zero : int
         Padding value of the image.
+    taken : int
+        Channels that an instruction takes; 0: a group.
 
     Returns
     -------
@@ -78,11 +81,13 @@ def conv2d_groups(
         ``[N, O/l, OH, OW, l]``: int32 of 8-bit numbers, else of the image's type.
     """
     batch = image.shape[0]
-    blocks, depth, kernel_h, kernel_w, steps, lanes, group = (int(dim) for dim in filters.shape)
+    blocks, depth, kernel_h, kernel_w, own, lanes, group = (int(dim) for dim in filters.shape)
+    taken = taken or group
     padded = pad_groups(image, padding, zero)
     out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
-    names = {"co": depth, "ky": kernel_h, "kx": kernel_w, "step": steps, "k": group}
+    steps = own * group // taken
+    names = {"co": depth, "ky": kernel_h, "kx": kernel_w, "step": steps, "k": taken}
     co, ky, kx, step, k = axes = [
         te.reduce_axis((0, size), name=axis) for axis, size in names.items()
     ]
@@ -92,9 +97,10 @@ def conv2d_groups(
     def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         first = co if groups == 1 else tirx.floordiv(o, share) * depth + co
         line, column = y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1]
+        place, within = grouped(step, k, taken, group)
         factors = [
-            padded[n, first, line, column, step * group + k],
-            filters[o, co, ky, kx, step, v, k],
+            padded[n, first, line, column, step * taken + k],
+            filters[o, co, ky, kx, place, v, within],
         ]
         one, other = (tirx.Cast("int32", value) if wide else value for value in factors)
         return te.sum(one * other, axis=axes)
@@ -105,6 +111,19 @@ def conv2d_groups(
         name=name,
         attrs={CONFIG: config} if config else None,
     )
+
+
+def grouped(step: tirx.Expr, k: tirx.Expr, taken: int, group: int) -> tuple[tirx.Expr, tirx.Expr]:
+    """Return the group of filters of number `k` of a step that takes `taken`, and its place there.
+
+    Parameters
+    ----------
+    step, k : Expr
+    taken, group : int
+    """
+    if taken == group:
+        return step, k
+    return step * (taken // group) + tirx.floordiv(k, group), tirx.floormod(k, group)
 
 
 def pad_groups(image: te.Tensor, padding: Sequence[int], zero: int) -> te.Tensor:

@@ -8,6 +8,10 @@ neighbouring pixels of a line in their place, with filters ``[C/16, KH, S * KW/4
 four pixels of each lane side by side takes longer than to multiply them: `S` neighbouring results
 share them, with filters that are shifted by a column each.
 
+NEON without such an instruction adds two products of 8 bits in 16 bits. It takes filters in groups
+of fewer: two channels, ``[O/16, C/b, KH, KW, b/2, 16, 2]``, or single pixels of two a step,
+``[C/16, KH, KW, 16, 1]``, that are not transposed.
+
 Zero points are no part of this but for the padding, which is made of them.
 """
 
@@ -20,7 +24,7 @@ import numpy as np
 from tvm import te, tirx
 
 from tvm_edge.schedules.blocked import filled, fills, pack_filters
-from tvm_edge.schedules.channel_groups import conv2d_groups, pack_groups, pad_groups
+from tvm_edge.schedules.channel_groups import conv2d_groups, grouped, pack_groups, pad_groups
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 
@@ -36,6 +40,7 @@ __all__ = [
     "pack_dot_filters",
     "pack_window_filters",
     "window_shifts",
+    "window_step",
 ]
 
 CONV2D_INT8 = "conv2d_int8"
@@ -82,12 +87,19 @@ def image_block(workload: ConvWorkload) -> int:
     return BLOCK if all(channels % BLOCK == 0 for channels in own) else 0
 
 
-def pack_dot_filters(weights: np.ndarray, block: int, groups: int = 1) -> np.ndarray:
-    """Filters ``[O, C/groups, KH, KW]`` as ``[O/16, C/b, KH, KW, b/4, 16, 4]``."""
-    return pack_groups(weights, block, DOT, BLOCK, groups)
+def pack_dot_filters(
+    weights: np.ndarray, block: int, groups: int = 1, group: int = DOT
+) -> np.ndarray:
+    """Filters ``[O, C/groups, KH, KW]`` as ``[O/16, C/b, KH, KW, b/g, 16, g]``."""
+    return pack_groups(weights, block, group, BLOCK, groups)
 
 
-def window_shifts(columns: int, stride: int) -> int:
+def window_step(group: int) -> int:
+    """Return how many columns of a depthwise filter are a step, if `group` are side by side."""
+    return DOT if group == DOT else 2
+
+
+def window_shifts(columns: int, stride: int, group: int = DOT) -> int:
     """Return how many neighbouring results of a depthwise convolution share four pixels.
 
     A power of two, so that tiles and incomplete ones of them begin with the first.
@@ -96,31 +108,35 @@ def window_shifts(columns: int, stride: int) -> int:
     ----------
     columns, stride : int
         Of the filter.
+    group : int
+        See :func:`pack_window_filters`.
     """
-    if stride > 1:
+    if stride > 1 or group < DOT:
         return 1
     spare = ceil(columns / DOT) * DOT - columns
     return 1 << (spare + 1).bit_length() - 1
 
 
-def pack_window_filters(weights: np.ndarray, stride: int) -> np.ndarray:
-    """Filters ``[C, 1, KH, KW]`` as ``[C/16, KH, S * KW/4, 16, 4]``, filled up with zeros.
+def pack_window_filters(weights: np.ndarray, stride: int, group: int = DOT) -> np.ndarray:
+    """Filters ``[C, 1, KH, KW]`` as ``[C/16, KH, S * KW/g, 16, g]``, filled up with zeros.
 
     Parameters
     ----------
     weights : np.ndarray
     stride : int
         Along columns.
+    group : int
+        Columns that are side by side for each lane.
     """
     width = weights.shape[3]
-    whole = ceil(width / DOT) * DOT
+    whole = filled(width, window_step(group))
     shifted = [
         np.pad(weights, [(0, 0), (0, 0), (0, 0), (shift, whole - width - shift)])
-        for shift in range(window_shifts(width, stride))
+        for shift in range(window_shifts(width, stride, group))
     ]
     packed = pack_filters(np.concatenate(shifted, axis=3), 1, BLOCK, len(weights))[:, 0, :, :, 0]
     blocks, lines, columns, lanes = packed.shape
-    steps = packed.reshape(blocks, lines, columns // DOT, DOT, lanes)
+    steps = packed.reshape(blocks, lines, columns // group, group, lanes)
     return np.ascontiguousarray(steps.swapaxes(-1, -2))
 
 
@@ -136,7 +152,7 @@ def conv2d_int8(
 ) -> te.Tensor:
     """Convolve a blocked image of 8-bit numbers, as :func:`conv2d_groups` does."""
     windows = (strides, padding, dilation, groups)
-    return conv2d_groups(image, filters, *windows, CONV2D_INT8, config, zero)
+    return conv2d_groups(image, filters, *windows, CONV2D_INT8, config, zero, DOT)
 
 
 def depthwise_int8(
@@ -175,25 +191,26 @@ def depthwise_int8(
         ``[N, C/16, OH, OW, 16]`` of int32.
     """
     batch = image.shape[0]
-    blocks, kernel_h, _, lanes, dot = (int(dim) for dim in filters.shape)
-    steps, shifts = ceil(columns / dot), window_shifts(columns, strides[1])
+    blocks, kernel_h, _, lanes, group = (int(dim) for dim in filters.shape)
+    taken = window_step(group)
+    steps, shifts = ceil(columns / taken), window_shifts(columns, strides[1], group)
     top, left, bottom, right = padding
     lines, width = (int(dim) for dim in image.shape[2:4])
     out_h = (lines + top + bottom - dilation * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (width + left + right - columns) // strides[1] + 1
-    beyond = columns_beyond(width + left + right, out_w, strides[1], steps * dot)
+    beyond = columns_beyond(width + left + right, out_w, strides[1], steps * taken)
     padded = pad_groups(image, (top, left, bottom, right + beyond), zero)
     ky, step, k = axes = [
         te.reduce_axis((0, size), name=name)
-        for name, size in {"ky": kernel_h, "step": steps, "k": dot}.items()
+        for name, size in {"ky": kernel_h, "step": steps, "k": taken}.items()
     ]
 
     def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         first = tirx.floordiv(x, shifts) * shifts * strides[1]
-        line, column = y * strides[0] + ky * dilation, first + step * dot + k
-        own = tirx.floormod(x, shifts) * steps + step
+        line, column = y * strides[0] + ky * dilation, first + step * taken + k
+        own, place = grouped(tirx.floormod(x, shifts) * steps + step, k, taken, group)
         return te.sum(
-            _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, own, v, k]), axis=axes
+            _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, own, v, place]), axis=axes
         )
 
     return te.compute(

@@ -13,7 +13,7 @@ __all__ = ["Code", "Instruction", "Loop"]
 _LABEL = re.compile(r"([.\w$]+):$")
 _BRANCH = re.compile(r"(?:b|b\.\w+|cbn?z|tbn?z)\s+(?:.*,\s*)?(\.L\w+)$")
 _REGISTER = re.compile(r"\b([vqdshb]|[xw])(\d+)\b(\.16b|\.8b|\.[248]\w)?")
-_MAC = ("fmla", "sdot", "udot", "smmla", "smlal", "smlal2")
+_MAC = ("fmla", "sdot", "udot", "smmla", "sadalp")
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,13 @@ class Instruction:
 
     @property
     def is_mac(self) -> bool:
-        """Return whether it multiplies and adds vectors."""
+        """Return whether it adds products to accumulators; smull's are added by sadalp."""
         return self.name in _MAC
+
+    @property
+    def multiplies(self) -> bool:
+        """Return whether it multiplies 8-bit numbers to 16 bits."""
+        return self.name in ("smull", "smull2", "smlal", "smlal2")
 
     @property
     def loads(self) -> bool:
@@ -80,6 +85,7 @@ class Instruction:
     def read(self) -> list[str]:
         """Return the registers that it reads, an accumulator among them."""
         keeps = self.is_mac or self.stores or self.name in ("ins", "cmp", "cmn", "tst")
+        keeps = keeps or self.name.startswith("smlal")
         inserts = self.name == "mov" and "[" in self.text.split(",")[0]
         keeps = keeps or inserts or (self.name == "ld1" and "}[" in self.text.replace(" ", ""))
         return self._registers if keeps else self._registers[len(self.written) :]

@@ -1,4 +1,4 @@
-"""Cycles of a loop on a Cortex-A55, A72, A76 or A78AE.
+"""Cycles of a loop on a Cortex-A53, A55, A72, A76 or A78AE.
 
 Two counts, of which the larger one stands. LLVM's ``llvm-mca`` runs the loop on its model of the
 core, where it has one: its A55, and its Neoverse N1 (an A76 for servers, whose guide has the same
@@ -9,8 +9,13 @@ The other count is of the limits of Arm's optimisation guides, and of what was m
 - A55: two instructions in order, registers ready. A 128-bit multiply-add takes both halves of the
   vector unit. A 128-bit vector load takes two cycles in which nothing else starts (ncnn's notes,
   ONNX Runtime's kernels); one of 64 bits starts beside a multiply-add. LLVM's model has neither.
+- A53: there is no guide, and LLVM's model starts an ``fmla`` in four cycles, where boards start one
+  a cycle. Limits are those of the A55, but no multiply-add starts beside a load of 64 bits into a
+  vector (ncnn's notes). With gemmlowp's kernels boards (A53, A57) took 6.2 and 12.4 operations a
+  cycle in int8, 4.2 and 6.8 in float32.
 - A72: three instructions are decoded; a 128-bit multiply-add takes both 64-bit pipes (15.9 GFLOP/s
-  at 2 GHz were measured, 8 a cycle); one load.
+  at 2 GHz were measured, 8 a cycle); one load. ``smull`` and ``smlal`` start in one of the pipes,
+  ``sadalp`` in the other.
 - A76, A78AE: four instructions are decoded; two vector pipes of 128 bits; two loads.
 """
 
@@ -41,6 +46,8 @@ class Core:
     ----------
     macs : float
         128-bit multiply-adds that start in a cycle, by Arm's guide.
+    pairs : float
+        Cycles of ``smull``, ``smlal`` and ``sadalp``; 0: the core has dot products.
     decoded : int
         Instructions a cycle.
     loads, vectors : float
@@ -54,6 +61,8 @@ class Core:
     dispatch : int
         µops that llvm-mca may dispatch; 0: as the model says.
     in_order : bool
+    loads_alone : bool
+        Whether no vector operation starts beside a load of half a vector.
     """
 
     macs: float
@@ -65,10 +74,19 @@ class Core:
     unit: str = ""
     dispatch: int = 0
     in_order: bool = False
+    pairs: float = 0
+    loads_alone: bool = False
 
     def limit(self, loop: Loop) -> float:
         """Return the cycles of its multiply-adds alone."""
-        return loop.macs / self.macs
+        pairs = sum(one.name == "sadalp" for one in loop.body)
+        return pairs * self.pairs + (loop.macs - pairs) / self.macs
+
+    def most(self, dtype: str) -> float:
+        """Return the most multiply-adds of numbers that start in a cycle."""
+        if dtype == "int8" and self.pairs:
+            return _PRODUCTS[dtype] / self.pairs
+        return _PRODUCTS[dtype] * self.macs
 
     def cycles(self, loop: Loop, mca: str) -> tuple[float, float | None]:
         """Return cycles of an iteration by the guide, and by llvm-mca if it has the core."""
@@ -77,15 +95,23 @@ class Core:
 
     def by_guide(self, loop: Loop) -> float:
         """Return the cycles of an iteration by the guide's limits."""
-        return _in_order(loop.body) if self.in_order else self._out_of_order(loop.body)
+        if self.in_order:
+            return _in_order(loop.body, loads_alone=self.loads_alone)
+        return self._out_of_order(loop.body)
 
     def _out_of_order(self, body: Sequence[Instruction]) -> float:
         loads = sum(_transfers(one) for one in body if one.loads)
         stores = sum(_transfers(one) for one in body if one.stores)
         work = [one for one in body if one.bits and not one.loads and not one.stores]
+        pairs = [one for one in work if one.multiplies or one.name == "sadalp"]
+        multiplied = sum(one.multiplies for one in pairs)
         vectors = sum(
-            1 / self.macs if one.is_mac else one.bits / 128 / self.vectors for one in work
+            1 / self.macs
+            if one.is_mac and one not in pairs
+            else (128 if one in pairs else one.bits) / 128 / self.vectors
+            for one in work
         )
+        vectors = max(vectors, multiplied, len(pairs) - multiplied)
         chains: Counter[str] = Counter()
         for one in body:
             if one.is_mac:
@@ -108,11 +134,14 @@ class Core:
         return int(total.group(1)) / _ITERATIONS
 
 
-_A76 = {"fmla": 2, "sdot": 1, "udot": 1, "smmla": 1, "smlal": 1, "smlal2": 1}
+_A76 = {"fmla": 2, "sdot": 1, "udot": 1, "smmla": 1}
+_PRODUCTS = {"float32": 4, "float16": 8, "int8": 16}
+"""Multiply-adds of numbers by an instruction, or by smull, smlal and sadalp together."""
 
 CORES: Mapping[str, Core] = {
+    "cortex-a53": Core(1, 2, 1, 1, {}, in_order=True, pairs=3, loads_alone=True),
     "cortex-a55": Core(1, 2, 1, 1, {}, model="cortex-a55", unit="CortexA55Unit", in_order=True),
-    "cortex-a72": Core(1, 3, 1, 2, {"fmla": 3, "smlal": 1, "smlal2": 1}),
+    "cortex-a72": Core(1, 3, 1, 2, {"fmla": 3, "sadalp": 1}, pairs=2),
     "cortex-a76": Core(2, 4, 2, 2, _A76, model="neoverse-n1", unit="N1Unit", dispatch=8),
     "cortex-a78ae": Core(2, 4, 2, 2, _A76, model="neoverse-n1", unit="N1Unit", dispatch=8),
 }
@@ -147,8 +176,14 @@ def _transfers(one: Instruction) -> float:
 _LATENCIES = {"fmul": 4, "fadd": 4, "ins": 2, "mov": 2, "dup": 2}
 
 
-def _in_order(body: Sequence[Instruction]) -> float:
-    """Return the cycles of an iteration on the A55, once its first iterations are over."""
+def _in_order(body: Sequence[Instruction], *, loads_alone: bool) -> float:
+    """Return the cycles of an iteration on the A55, once its first iterations are over.
+
+    Parameters
+    ----------
+    loads_alone : bool
+        See :class:`Core`; the A53's.
+    """
     ready: dict[str, int] = {}
     cycle, started, vector, memory, blocked = 0, 0, -1, -1, 0
     ends = []
@@ -157,7 +192,8 @@ def _in_order(body: Sequence[Instruction]) -> float:
             at = max([cycle, blocked, *(_ready(ready, one))])
             # A multiply-add of 128 bits has the vector unit for itself, as any load has its unit.
             alone = one.loads and one.bits == 128
-            if not alone and one.bits == 128 and not one.stores and not _inserts(one):
+            half = loads_alone and one.loads and one.bits == 64
+            if half or (not alone and one.bits == 128 and not one.stores and not _inserts(one)):
                 at = max(at, vector + 1)
             if one.loads or one.stores:
                 at = max(at, memory + 1)
@@ -170,9 +206,15 @@ def _in_order(body: Sequence[Instruction]) -> float:
                 memory = at
             if alone:
                 blocked = at + (4 if one.name == "ldp" else 2)
-            elif one.bits == 128 and not one.stores and not _inserts(one):
-                vector = at
-            latency = 3 if one.loads else 4 if one.is_mac else _LATENCIES.get(one.name, 1)
+            elif half or (one.bits == 128 and not one.stores and not _inserts(one)):
+                vector = at + (1 if half and one.name == "ldp" else 0)
+            latency = (
+                3
+                if one.loads
+                else 4
+                if one.is_mac or one.multiplies
+                else _LATENCIES.get(one.name, 1)
+            )
             for register in one.written:
                 ready[register] = at + latency + (1 if alone else 0)
         ends.append(cycle)

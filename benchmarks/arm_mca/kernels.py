@@ -38,7 +38,7 @@ def target_of(core: str) -> ResolvedTarget:
 
 def assembly_of(workload: ConvWorkload, config: ConvConfig, resolved: ResolvedTarget) -> str:
     """Compile a convolution with bias and activation, in a configuration."""
-    func, _ = convolution_function(workload, config)
+    func, _ = convolution_function(workload, config, resolved.spec)
     func = cpu.schedule(func, resolved.spec).func
     module = tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")})
     cpu_pipeline.register()

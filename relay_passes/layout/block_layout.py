@@ -209,7 +209,9 @@ class _Blocker(PyExprMutator):
             blocks = self._images.packed(whole.image, whole.block).var
             measured = self._int8.get(whole.workload)
             knobs = "" if measured is None else measured.knobs
-            return blocked_call(whole, self.builder_, blocks, knobs), whole.workload.filters
+            return blocked_call(
+                whole, self.builder_, blocks, self._spec, knobs
+            ), whole.workload.filters
         config = self._chosen.get(call)
         if config is None:
             return None

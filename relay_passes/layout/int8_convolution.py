@@ -30,20 +30,26 @@ _OUT_ELEMENTWISE_FUSABLE = 4
 
 
 def blocked_call(
-    conv: Int8Conv, builder: relax.BlockBuilder, image: relax.Var, knobs: str = ""
+    conv: Int8Conv,
+    builder: relax.BlockBuilder,
+    image: relax.Var,
+    spec: DeviceSpec,
+    knobs: str = "",
 ) -> relax.Expr:
     """Call the kernel on an image in blocks; without knobs its schedule chooses them."""
     w = conv.workload
+    dot = DOT_PRODUCTS[spec.dot_product]
+    group = dot.filter_group(depthwise=w.depthwise, weights=conv.weights)
     kernel: Any
     if w.depthwise:
-        packed = pack_window_filters(conv.weights, w.strides[1])
+        packed = pack_window_filters(conv.weights, w.strides[1], group)
         name = DEPTHWISE_INT8
 
         def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:
             columns, down = w.kernel[1], w.dilation[0]
             return depthwise_int8(x, filters, w.strides, w.padding, down, columns, conv.zero, knobs)
     else:
-        packed = pack_dot_filters(conv.weights, conv.block, w.groups)
+        packed = pack_dot_filters(conv.weights, conv.block, w.groups, group)
         name = CONV2D_INT8
 
         def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:

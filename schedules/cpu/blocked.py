@@ -97,7 +97,13 @@ class OpenedConv:
         return knobs if size.takes(knobs) else best_knobs(size, spec)
 
     def begun(
-        self, knobs: Knobs, spec: DeviceSpec, inner: int, *, vectorize: bool = True
+        self,
+        knobs: Knobs,
+        spec: DeviceSpec,
+        inner: int,
+        *,
+        vectorize: bool = True,
+        taps: int = 0,
     ) -> tuple[SBlockRV, list[SBlockRV]]:
         """Tile it; return the split-off initialisation and the blocks that are scheduled.
 
@@ -107,7 +113,7 @@ class OpenedConv:
         spec : DeviceSpec
         inner : int
             Loops inside those that :class:`Loops` names.
-        vectorize : bool
+        vectorize, taps
             As for :func:`schedule_blocks`.
         """
         sch, block = self.sch, self.block
@@ -135,6 +141,7 @@ class OpenedConv:
             loops,
             vectorize=vectorize,
             in_order=spec.in_order and vectorize,
+            taps=taps,
         )
         done = [block, self.epilogue]
         if unpacking is not None:
@@ -286,6 +293,7 @@ def schedule_blocks(
     *,
     vectorize: bool = True,
     in_order: bool = False,
+    taps: int = 0,
 ) -> tuple[LoopRV, LoopRV]:
     """Cut a reduction over blocks of channels into tasks and register tiles.
 
@@ -299,6 +307,8 @@ def schedule_blocks(
         Whether lanes are a vector loop, and not the caller's.
     in_order : bool
         Whether a core waits for the first loads of an iteration: it gets more steps then.
+    taps : int
+        Most taps of a window that such steps are, and not channels; 0: `in_order` decides.
 
     Returns
     -------
@@ -319,7 +329,10 @@ def schedule_blocks(
     most = _UNROLLED_FLOAT16 if has_runs(sch.get(block)) else _UNROLLED
     unrolled = divisors(extent(sch, channel) or 1, most)[-1]
     steps, step = sch.split(channel, factors=[None, unrolled])
-    more = _unroll_more(sch, block, window, unrolled) if in_order else []
+    more: list[LoopRV] = []
+    if unrolled > 1 and (taps or in_order):
+        most = taps or max(_UNROLLED_IN_ORDER // unrolled, 1)
+        more = _unroll_more(sch, block, window, most, first=1 if taps else 0)
     inner = [column, inner_block]
     lines: LoopRV | None = None
     ragged = False
@@ -364,7 +377,7 @@ def _unroll_epilogue(sch: Schedule, epilogue: SBlockRV, count: int, cut: Sequenc
 
 
 def _unroll_more(
-    sch: Schedule, block: SBlockRV, window: list[LoopRV], unrolled: int
+    sch: Schedule, block: SBlockRV, window: list[LoopRV], most: int, *, first: int
 ) -> list[LoopRV]:
     """Split steps to unroll off the innermost loop of `window` that has several, if any can be.
 
@@ -372,14 +385,12 @@ def _unroll_more(
     no vector to take elements of, and without a loop LLVM orders all steps at once, and spills.
     """
     left = prod(extent(sch, loop) or 1 for loop in window)
-    if unrolled == 1 or not {REACH, CHANNELS, PHASES}.isdisjoint(
-        map(str, sch.get(block).annotations)
-    ):
+    if not {REACH, CHANNELS, PHASES}.isdisjoint(map(str, sch.get(block).annotations)):
         return []
-    for place in reversed(range(len(window))):
+    for place in reversed(range(first, len(window))):
         length = extent(sch, window[place]) or 1
         if length > 1:
-            count = divisors(length, max(_UNROLLED_IN_ORDER // unrolled, 1))[-1]
+            count = divisors(length, most)[-1]
             if count in (1, left):
                 return []
             window[place], more = sch.split(window[place], factors=[None, count])

@@ -31,6 +31,8 @@ _MAX_BLOCKS = 4
 
 # Lines of a window that LLVM unrolls.
 _UNROLLED_LINES = 3
+# Accumulators of products that smull adds up in 16 bits. More, or those of two blocks, LLVM spills.
+_PAIRS, _PAIRS_IN_ORDER = 16, 12
 # Vectors of pixels that stay in 16 registers.
 _MOST_ELEMENTS = 9
 
@@ -167,7 +169,8 @@ def seconds_of(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
 
 def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
     vectors = size.vectors(spec)
-    for blocks in divisors(size.blocks, _MAX_BLOCKS):
+    one = size.element == 1 and spec.dot_product == "smull"
+    for blocks in divisors(size.blocks, 1 if one else _MAX_BLOCKS):
         filters = blocks * vectors
         most = most_pixels(filters, spec, size.element)
         if most < 1 and filters > 1:
@@ -206,6 +209,8 @@ def most_pixels(filters: int, spec: DeviceSpec, element: int = 4) -> int:
     that are longer than a byte. Elements of 16 bits are those of the lower 16 registers,
     where no more than nine pixels stay.
     """
+    if element == 1 and spec.dot_product == "smull":
+        return (_PAIRS_IN_ORDER if spec.in_order else _PAIRS) // filters
     if spec.multiplies_by_element:
         beside = 8 if spec.in_order and element > 1 else 6
         most = (spec.vector_registers - beside) // (filters + 1)
@@ -324,7 +329,9 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
     # Measured: with two blocks and more all tiles that fit the registers reach the same speed;
     # with one block broadcasting the pixels takes longer than multiplying them.
     step = max(accumulators, 1.2 * pixels, _LATENCY) + 0.8
-    if spec.multiplies_by_element:
+    if size.element == 1 and spec.dot_product == "smull":
+        step = 3 * accumulators + 2 * pixels + filters / 2
+    elif spec.multiplies_by_element:
         # A vector of each pixel serves four steps. Loads count by the slots that they take.
         step = max(accumulators, _LATENCY) + (filters + pixels / 4) / 4
         if spec.in_order and size.element == 4 and filters < 3:

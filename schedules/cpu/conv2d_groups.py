@@ -19,11 +19,15 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.cpu.bias_first import begin_with_bias
 from tvm_edge.schedules.cpu.blocked import open_conv
-from tvm_edge.schedules.cpu.blocked_knobs import Tile, stride_of, touched
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, stride_of, touched
 from tvm_edge.schedules.cpu.dot_products import DotProduct
 from tvm_edge.schedules.cpu.stages import schedule_rest
 
 __all__ = ["Conv2dGroups", "by_groups", "groups_tile"]
+
+_MOST_TAPS = 3
+# Registers for filters.
+_BESIDE = 4
 
 
 class Conv2dGroups(ScheduleRule):
@@ -47,12 +51,28 @@ class Conv2dGroups(ScheduleRule):
         conv = open_conv(func, self.name) if dot is not None else None
         if conv is None or dot is None:
             return None
-        size = groups_tile(conv.sch.get(conv.block), padded=conv.stage is not None)
-        init, done = conv.begun(conv.knobs(size, spec), spec, 1, vectorize=False)
+        stmt = conv.sch.get(conv.block)
+        size = groups_tile(stmt, padded=conv.stage is not None)
+        group = constant(stmt.reads[1].source.shape[-1]) or 1
+        knobs = conv.knobs(size, spec)
+        taps = _taps(knobs, size, spec)
+        init, done = conv.begun(knobs, spec, 1, vectorize=False, taps=taps)
         schedule_rest(conv.sch, done, spec)
         names = conv.sch.get(init).name_hint, conv.sch.get(conv.epilogue).name_hint
-        by_groups(conv.sch, init, conv.block, dot.lanes, dot.broadcast())
+        by_groups(conv.sch, init, conv.block, dot.lanes, dot.broadcast(group))
         return begin_with_bias(conv.sch.mod["main"], *names)
+
+
+def _taps(knobs: Knobs, size: Tile, spec: DeviceSpec) -> int:
+    """Return how many taps of a window are unrolled, on a core that waits for its first loads.
+
+    Those whose vectors of pixels, which they share, stay in registers beside the accumulators.
+    """
+    if not spec.in_order or spec.dot_product != "sdot" or knobs.blocks > 1:
+        return 0
+    pixels = knobs.lines * ((knobs.columns - 1) * size.strides[1] + _MOST_TAPS)
+    accumulators = knobs.lines * knobs.columns * size.vectors(spec)
+    return _MOST_TAPS if accumulators + pixels <= spec.vector_registers - _BESIDE else 0
 
 
 def by_groups(sch: Schedule, init: SBlockRV, block: SBlockRV, lanes: int, intrinsic: str) -> None:

@@ -21,7 +21,7 @@ from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.cpu.loops import can_peel
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.cpu.window_blocked import schedule_windows
-from tvm_edge.schedules.int8 import DEPTHWISE_INT8
+from tvm_edge.schedules.int8 import DEPTHWISE_INT8, window_step
 from tvm_edge.schedules.stages import ReductionRule
 
 __all__ = ["DepthwiseInt8"]
@@ -41,10 +41,11 @@ class DepthwiseInt8(ReductionRule):
             return None
         image, filters = (region.source for region in sch.get(block).reads)
         steps = constant(sch.get(block).iter_vars[6].dom.extent) or 1
-        shifts = (constant(filters.shape[2]) or steps) // steps
+        group = constant(filters.shape[4]) or 1
+        shifts = (constant(filters.shape[2]) or steps) * group // window_step(group) // steps
         windows = schedule_windows(sch, block, image, spec, vectorize=False, shifts=shifts)
         init = sch.decompose_reduction(block, windows.first)
         schedule_rest(sch, windows.done, spec)
         names = sch.get(init).name_hint, sch.get(windows.epilogue).name_hint
-        by_groups(sch, init, block, dot.window_lanes, dot.window())
+        by_groups(sch, init, block, dot.window_lanes, dot.window(group))
         return begin_with_bias(sch.mod["main"], *names)

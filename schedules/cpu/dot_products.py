@@ -2,8 +2,9 @@
 
 Groups are four of 8 bits with int32 lanes, or two of bfloat16 with float32 lanes. x86's
 ``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed by
-signed ones; ``vdpbf16ps`` and Arm's ``bfdot`` take bfloat16. TVM's tensor intrinsics of them have
-the accumulators in memory of another scope. TVM has none for windows.
+signed ones; ``vdpbf16ps`` and Arm's ``bfdot`` take bfloat16. NEON without ``sdot`` has several
+instructions for the same (:mod:`tvm_edge.schedules.cpu.smull`). TVM's tensor intrinsics have the
+accumulators in memory of another scope, and there are none for windows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+import numpy as np
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
+
+from tvm_edge.schedules.cpu import smull
 
 __all__ = ["DOT_PRODUCTS", "PAIR_PRODUCTS", "DotProduct"]
 
@@ -26,7 +30,7 @@ class DotProduct:
     ----------
     intrinsic : str
         LLVM's name; of bfloat16 that of a function of :mod:`tvm_edge.lowering.bfloat16`, of
-        vectors of float32, and of pairs of bfloat16 as int32.
+        vectors of float32, and of pairs of bfloat16 as int32. Empty: it is several instructions.
     lanes : int
         Accumulators in a vector.
     image : {"uint8", "int8", "bfloat16"}
@@ -52,9 +56,31 @@ class DotProduct:
         """Numbers that are multiplied and added to a lane: those in 32 bits."""
         return 2 if self.image == "bfloat16" else 4
 
-    def broadcast(self) -> str:
-        """Name of the tensor intrinsic: a group of numbers with one of filters of each lane."""
-        return _register(self, window=False)
+    def filter_group(self, *, depthwise: bool, weights: np.ndarray | None = None) -> int:
+        """Return how many numbers of a filter are side by side in memory for each lane.
+
+        Parameters
+        ----------
+        depthwise : bool
+            Those of a line of a depthwise filter, and not channels.
+        weights : np.ndarray, optional
+            ``[O, C/groups, KH, KW]``; without them they are taken for what quantisers write.
+        """
+        if self.intrinsic or (
+            weights is not None and smull.overflows(weights, depthwise=depthwise)
+        ):
+            return self.group
+        return smull.TAPS if depthwise else smull.CHANNELS
+
+    def broadcast(self, filter_group: int = 0) -> str:
+        """Name of the tensor intrinsic: a group of numbers with one of filters of each lane.
+
+        Parameters
+        ----------
+        filter_group : int
+            See :meth:`filter_group`; 0: a whole group.
+        """
+        return _register(self, filter_group or self.group, window=False)
 
     def added(self, accumulators: tirx.Expr, pixels: tirx.Expr, filters: tirx.Expr) -> tirx.Expr:
         """Return accumulators with the products of two vectors added.
@@ -66,6 +92,8 @@ class DotProduct:
             words = (tirx.reinterpret(f"int32x{self.lanes}", each) for each in operands)
             dtype = f"float32x{self.lanes}"
             return tirx.call_pure_extern(dtype, self.intrinsic, accumulators, *words)
+        if not self.intrinsic:
+            return smull.added_one_by_one(accumulators, *operands)
         dtype = f"int32x{self.lanes}"
         return tirx.call_llvm_pure_intrin(dtype, self.intrinsic, accumulators, *operands)
 
@@ -74,18 +102,24 @@ class DotProduct:
         """Lanes of :meth:`window`: NEON's are four vectors, which are transposed together."""
         return _PIXEL if self.lanes == _NEON else self.lanes
 
-    def window(self) -> str:
+    def window(self, filter_group: int = 0) -> str:
         """Name of the intrinsic whose lanes have four pixels of their own, side by side in a line.
 
         A pixel is 16 lanes, whatever the instruction has.
+
+        Parameters
+        ----------
+        filter_group : int
+            See :meth:`filter_group`; 0: a whole group.
         """
-        return _register(self, window=True)
+        return _register(self, filter_group or self.group, window=True)
 
 
 DOT_PRODUCTS = {
     "vnni512": DotProduct("llvm.x86.avx512.vpdpbusd.512", 16, "uint8"),
     "vnni256": DotProduct("llvm.x86.avx512.vpdpbusd.256", 8, "uint8"),
     "sdot": DotProduct("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, "int8"),
+    "smull": DotProduct("", 4, "int8"),
 }
 """By :attr:`tvm_edge.hardware.DeviceSpec.dot_product`."""
 
@@ -101,10 +135,16 @@ _NEON = 4
 
 
 @functools.cache
-def _register(dot: DotProduct, *, window: bool) -> str:
-    name = f"tvm_edge.{'window' if window else 'broadcast'}_{dot.intrinsic}"
-    made = _window if dot.window_lanes == dot.lanes else _windows
-    TensorIntrin.register(name, *(made(dot) if window else _broadcast(dot)), override=True)
+def _register(dot: DotProduct, filter_group: int, *, window: bool) -> str:
+    kind = "window" if window else "broadcast"
+    name = f"tvm_edge.{kind}_{dot.intrinsic or 'smull'}_{filter_group}"
+    if filter_group < dot.group:
+        made = smull.window_taps(_PIXEL) if window else smull.broadcast_pairs(_PIXEL)
+    elif window:
+        made = (_window if dot.window_lanes == dot.lanes else _windows)(dot)
+    else:
+        made = _broadcast(dot)
+    TensorIntrin.register(name, *made, override=True)
     return name
 
 

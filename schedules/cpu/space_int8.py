@@ -14,8 +14,16 @@ from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.blocked_knobs import Tile, candidates, stride_of, touched
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.cpu.window_knobs import WindowSize, window_candidates
-from tvm_edge.schedules.int8 import BLOCK, DOT, columns_beyond, image_block, window_shifts
+from tvm_edge.schedules.int8 import (
+    BLOCK,
+    DOT,
+    columns_beyond,
+    image_block,
+    window_shifts,
+    window_step,
+)
 from tvm_edge.schedules.knobs import knobs_as_text
 
 __all__ = ["choose_int8", "int8_configs", "tile_of", "window_of"]
@@ -36,7 +44,7 @@ def int8_configs(workload: ConvWorkload, spec: DeviceSpec) -> list[ConvConfig]:
     if first.algorithm == "plain":
         return [first]
     if workload.depthwise:
-        knobs = [knobs_as_text(k) for k in window_candidates(window_of(workload), spec)]
+        knobs = [knobs_as_text(k) for k in window_candidates(window_of(workload, spec), spec)]
     else:
         knobs = [knobs_as_text(k) for k in candidates(tile_of(workload), spec)]
     return [replace(first, knobs=text) for text in knobs]
@@ -71,12 +79,14 @@ def tile_of(workload: ConvWorkload) -> Tile:
     )
 
 
-def window_of(workload: ConvWorkload) -> WindowSize:
-    """The sizes of a depthwise convolution; a step is four columns of a filter."""
+def window_of(workload: ConvWorkload, spec: DeviceSpec) -> WindowSize:
+    """The sizes of a depthwise convolution; a step is four columns of a filter, or two."""
+    group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=True)
+    taken = window_step(group)
     lines, columns = workload.output
     height, width = _padded(workload)
-    steps = ceil(workload.kernel[1] / DOT)
-    beyond = columns_beyond(width, columns, workload.strides[1], steps * DOT)
+    steps = ceil(workload.kernel[1] / taken)
+    beyond = columns_beyond(width, columns, workload.strides[1], steps * taken)
     blocks = filled(workload.channels, BLOCK) // BLOCK
     line = (width + beyond) * BLOCK
     return WindowSize(
@@ -90,7 +100,7 @@ def window_of(workload: ConvWorkload) -> WindowSize:
         line_bytes=line,
         image_bytes=workload.batch * blocks * height * line,
         padded=any(workload.padding) or beyond > 0,
-        shifts=window_shifts(workload.kernel[1], workload.strides[1]),
+        shifts=window_shifts(workload.kernel[1], workload.strides[1], group),
     )
 
 

@@ -1,4 +1,4 @@
-"""Kernels of 8-bit numbers on the emulated board, held to have dot products: sums are NumPy's."""
+"""Kernels of 8-bit numbers on the emulated board, with dot products and without, against NumPy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import pytest
 import tvm
 
 from tests.board.board import BOARD, Board
-from tests.schedules.int8_cases import SDOT, WORKLOADS, Case, case
+from tests.schedules.int8_cases import SDOT, SMULL, WORKLOADS, Case, case
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.schedules.cpu import schedule
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import BLOCK
 
 pytestmark = pytest.mark.board
@@ -32,28 +34,35 @@ np.savez(outputs, **found)
 """
 
 
-def test_sums_are_exact(board: Board) -> None:
+@pytest.mark.parametrize("spec", [SDOT, SMULL], ids=lambda spec: spec.dot_product)
+def test_sums_are_exact(board: Board, spec: DeviceSpec) -> None:
+    """Without dot products also of filters whose products are added up in 16 bits."""
     made: dict[str, Case] = {}
     for name, workload in WORKLOADS.items():
         made[name] = case(workload, "int8")
+        if spec is SMULL:
+            group = DOT_PRODUCTS["smull"].filter_group(depthwise=workload.depthwise)
+            made[f"{name}_{group}"] = case(workload, "int8", group=group)
     functions = {
-        name: schedule(own.func, SDOT).func.with_attr("global_symbol", name)
+        name: schedule(own.func, spec).func.with_attr("global_symbol", name)
         for name, own in made.items()
     }
     cpu_pipeline.register()
-    target = tvm.target.Target({**BOARD, "mattr": ["+neon", "+dotprod"]})
+    features = ["+neon", "+dotprod"] if spec is SDOT else ["+neon"]
+    target = tvm.target.Target({**BOARD, "mattr": features})
     with target:
         built = tvm.tirx.build(tvm.IRModule(functions), target=target, pipeline=cpu_pipeline.CPU)
-    library = board.shared / "kernels.so"
+    library = board.shared / f"kernels_{spec.dot_product}.so"
     built.export_library(str(library), fcompile=find_linker("aarch64"))
     inputs, outputs = board.shared / "inputs.npz", board.shared / "outputs.npz"
     named = {f"{name}.{i}": a for name, own in made.items() for i, a in enumerate(own.arrays)}
     np.savez(inputs, **named)
     command = ["python3", "-c", ON_THE_BOARD, library, inputs, outputs]
-    done = board.run(command, environment={"QEMU_CPU": "max"})
+    cpu = "max" if spec is SDOT else "cortex-a53"
+    done = board.run(command, environment={"QEMU_CPU": cpu})
     assert done.returncode == 0, done.stderr[-3000:]
     found = np.load(outputs)
     for name, own in made.items():
         count = own.expected.shape[1] * BLOCK
-        real = np.arange(count).reshape(1, -1, 1, 1, BLOCK) < WORKLOADS[name].filters
+        real = np.arange(count).reshape(1, -1, 1, 1, BLOCK) < WORKLOADS[name.split("_")[0]].filters
         assert np.array_equal(np.where(real, found[name], 0), np.where(real, own.expected, 0)), name

@@ -44,7 +44,7 @@ def test_code_uses_what_the_cores_have(name: str) -> None:
     newer = BOARDS[name].mcpu != "cortex-a53"
     expected = {"fullfp16", "dotprod"} if newer else set()
     assert resolve_target(name).features & EXTENSIONS == expected
-    assert resolve_target(name).spec.dot_product == ("sdot" if newer else "")
+    assert resolve_target(name).spec.dot_product == ("sdot" if newer else "smull")
 
 
 @pytest.mark.parametrize("gpu", ["jetson-orin-nano", "jetson-agx-orin"])

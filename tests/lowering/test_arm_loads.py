@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,32 @@ def test_loops_multiply_by_elements(
         assert not [one for one in loop.body if one.name in ("dup", "ld1r")]
         wide = [one for one in loop.body if one.loads and one.bits == 128]
         assert bool(wide) == (core != "cortex-a55")
+
+
+def test_taps_in_8_bits_share_vectors_of_pixels_in_order() -> None:
+    """Three taps of five pixels read seven, not fifteen, and nothing is spilled."""
+    kernel = _kernel(replace(_STRIDED, strides=(1, 1), width=20), "cortex-a55", "int8")
+    _, loop = max(kernel.loops(Code(kernel.assembly())), key=lambda item: item[0])
+    assert (loop.accumulators, loop.macs, loop.spills) == (20, 3 * 4 * 20, 0)
+    halves = sum(one.loads and one.bits == 64 for one in loop.body)
+    assert halves == 3 * 16 + 7
+
+
+@pytest.mark.parametrize(("core", "pixels"), [("cortex-a53", 3), ("cortex-a72", 4)])
+@pytest.mark.parametrize("workload", [_POINTWISE, _STRIDED], ids=["1x1", "3x3"])
+def test_loops_without_dot_products_add_in_16_bits(
+    workload: ConvWorkload, core: str, pixels: int
+) -> None:
+    """Two products and a sum for each accumulator; pairs of channels are broadcast elements."""
+    kernel = _kernel(workload, core, "int8")
+    loops = kernel.loops(Code(kernel.assembly()))
+    assert sum(share for share, _ in loops) == pytest.approx(1)
+    assert max(loop.accumulators for _, loop in loops) == 4 * pixels
+    for _, loop in loops:
+        names = Counter(one.name for one in loop.body)
+        assert names["smull"] == names["smlal"] == names["sadalp"] == loop.macs
+        assert loop.spills == 0
+        assert names["dup"] == loop.macs // 2 and not names["ld1r"]
 
 
 @pytest.mark.parametrize("core", ["cortex-a72", "cortex-a76"])

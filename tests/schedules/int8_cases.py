@@ -13,6 +13,7 @@ from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import (
     BLOCK,
+    DOT,
     conv2d_int8,
     depthwise_int8,
     image_block,
@@ -21,6 +22,7 @@ from tvm_edge.schedules.int8 import (
 )
 
 SDOT = replace(NEON, dot_product="sdot")
+SMULL = replace(NEON, dot_product="smull")
 
 DENSE = ConvWorkload(2, 40, 6, 13, 96, (3, 3), (1, 1), (1, 0, 2, 1), (1, 1), 1)
 FEW = replace(DENSE, filters=7)
@@ -56,18 +58,19 @@ class Case:
     expected: np.ndarray
 
 
-def case(workload: ConvWorkload, dtype: str = "uint8", config: str = "") -> Case:
+def case(workload: ConvWorkload, dtype: str = "uint8", config: str = "", group: int = DOT) -> Case:
     random = np.random.default_rng(0)
     w, depth = workload, image_block(workload)
     limits = np.iinfo(dtype)
     shape = (w.batch, filled(w.channels, depth), w.height, w.width)
     image = random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    weights = random.integers(-128, 127, (w.filters, w.channels // w.groups, *w.kernel), "int8")
+    lowest = -128 if group == DOT else -127
+    weights = random.integers(lowest, 127, (w.filters, w.channels // w.groups, *w.kernel), "int8")
     blocks = image.reshape(w.batch, -1, depth, w.height, w.width).transpose(0, 1, 3, 4, 2)
     packed = (
-        pack_window_filters(weights, w.strides[1])
+        pack_window_filters(weights, w.strides[1], group)
         if w.depthwise
-        else pack_dot_filters(weights, depth, w.groups)
+        else pack_dot_filters(weights, depth, w.groups, group)
     )
     x = te.placeholder(blocks.shape, dtype, name="image")
     f = te.placeholder(packed.shape, "int8", name="filters")

@@ -17,6 +17,7 @@ from tests.schedules.int8_cases import (
     DEPTHWISE,
     POINTWISE,
     SDOT,
+    SMULL,
     WIDE,
     WORKLOADS,
     Case,
@@ -30,6 +31,7 @@ from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, best_knobs, candidates
 from tvm_edge.schedules.cpu.conv2d_groups import groups_tile
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.cpu.space_int8 import tile_of, window_of
 from tvm_edge.schedules.cpu.window_blocked import size_of_windows
 from tvm_edge.schedules.cpu.window_knobs import best_window_knobs, window_candidates
@@ -87,7 +89,7 @@ def test_all_knobs_give_the_same_sums(workload: ConvWorkload) -> None:
 @pytest.mark.skipif(not RUNS, reason="this CPU has no dot products of unsigned 8 bits")
 @pytest.mark.parametrize("workload", [DEPTHWISE, WIDE], ids=["3x3", "2x7"])
 def test_all_knobs_of_windows_give_the_same_sums(workload: ConvWorkload) -> None:
-    found = window_candidates(window_of(workload), VNNI512)
+    found = window_candidates(window_of(workload, VNNI512), VNNI512)
     assert {knobs.order for knobs in found} == {"lines", "blocks"} and len(found) >= 20
     random = np.random.default_rng(1)
     chosen = random.choice(np.array(found, dtype=object), SWEEP, replace=False)
@@ -96,18 +98,19 @@ def test_all_knobs_of_windows_give_the_same_sums(workload: ConvWorkload) -> None
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("spec", [VNNI512, VNNI256, SDOT], ids=lambda spec: spec.dot_product)
+@pytest.mark.parametrize("spec", [VNNI512, VNNI256, SDOT, SMULL], ids=lambda spec: spec.dot_product)
 def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceSpec) -> None:
     """And its first configuration is what the schedule chooses."""
     workload = replace(WORKLOADS[name], dtype="uint8")
-    opened = open_reduction(case(workload).func)
+    group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=workload.depthwise)
+    opened = open_reduction(case(workload, group=group).func)
     assert opened is not None
     sch, block = opened
     configs = config_space(workload, spec).configs
     assert {(c.algorithm, c.block, c.m) for c in configs} == {("direct", BLOCK, 0)}
     assert len(set(configs)) == len(configs) >= 5
     if workload.depthwise:
-        size = window_of(workload)
+        size = window_of(workload, spec)
         image = sch.get(block).reads[0].source
         assert size == size_of_windows(
             sch.get(block), image, padded=size.padded, shifts=size.shifts
@@ -162,6 +165,40 @@ def test_the_code_has_the_instruction(
         assert "zmm" in text
 
 
+@pytest.mark.parametrize("name", ["dense", "depthwise"])
+@pytest.mark.parametrize("lowest", [False, True])
+def test_neon_adds_two_products_in_16_bits(name: str, lowest: bool) -> None:
+    """Unless filters have pairs of -128; nothing is multiplied in 32 bits."""
+    workload = WORKLOADS[name]
+    dot = DOT_PRODUCTS["smull"]
+    random = np.random.default_rng(0)
+    shape = (workload.filters, workload.channels // workload.groups, *workload.kernel)
+    weights = random.integers(-127, 128, shape, "int8")
+    if lowest:
+        weights.reshape(-1)[:] = -128
+    group = dot.filter_group(depthwise=workload.depthwise, weights=weights)
+    text = assembly(case(workload, "int8", group=group), SMULL, ARM | {"mcpu": "cortex-a72"})
+    assert text.count("\tsmull\t") >= 9 and "\tmul\tv" not in text
+    assert ("\tsmlal\t" in text) == (not lowest)
+    assert ("\tzip1\t" in text) == (lowest and workload.depthwise)  # pixels are transposed
+
+
+def test_pairs_of_the_lowest_number_are_seen() -> None:
+    """Channels two apart are added up, and neighbouring columns."""
+    weights = np.full((2, 8, 1, 3), -127, "int8")
+    dot = DOT_PRODUCTS["smull"]
+    weights[1, 2, 0, 0] = weights[1, 3, 0, 0] = weights[1, 2, 0, 2] = -128
+    assert dot.filter_group(depthwise=False, weights=weights) == 2
+    weights[1, 0, 0, 0] = -128
+    assert dot.filter_group(depthwise=False, weights=weights) == 4
+    taps = np.full((16, 1, 3, 3), -127, "int8")
+    taps[3, 0, 1, 0] = taps[3, 0, 2, 0] = taps[3, 0, 1, 2] = -128
+    assert dot.filter_group(depthwise=True, weights=taps) == 1
+    taps[3, 0, 1, 1] = -128
+    assert dot.filter_group(depthwise=True, weights=taps) == 4
+    assert DOT_PRODUCTS["sdot"].filter_group(depthwise=True, weights=weights) == 4
+
+
 @pytest.mark.parametrize("name", ["depthwise", "square"])
 def test_neon_transposes_pixels_once_for_results_that_share_them(name: str) -> None:
     """Two rounds of zips for four vectors; nothing goes through general registers or the stack."""
@@ -182,7 +219,9 @@ def test_neon_transposes_pixels_once_for_results_that_share_them(name: str) -> N
         (X86 | {"mcpu": "skylake-avx512"}, ""),
         (X86 | {"mcpu": "haswell"}, ""),
         (ARM | {"mattr": ["+neon", "+dotprod"]}, "sdot"),
-        (ARM | {"mattr": ["+neon"]}, ""),
+        (ARM | {"mattr": ["+neon"]}, "smull"),
+        (ARM | {"mcpu": "cortex-a72"}, "smull"),
+        (X86 | {"mcpu": "x86-64"}, ""),
     ],
     ids=lambda value: value.get("mcpu", "arm") if isinstance(value, dict) else value or "none",
 )

@@ -77,7 +77,7 @@ def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 
         bandwidth_gbs=10.0 * cores,
         float16="avx512fp16" in features or "fullfp16" in features,
         float16_vectors=not features.isdisjoint(("f16c", "avx512f", "neon")),
-        dot_product=_dot_product(simd_bytes, features),
+        dot_product=_dot_product(architecture, simd_bytes, features),
         pair_product=_pair_product(simd_bytes, features, mcpu),
         in_order=mcpu in IN_ORDER,
         byte_tables=simd_bytes == 64 and "avx512vbmi" in features,
@@ -110,13 +110,17 @@ def _pair_product(
     return "bfdot" if simd_bytes == 16 and "bf16" in features else ""
 
 
-def _dot_product(simd_bytes: int, features: set[str]) -> Literal["", "vnni512", "vnni256", "sdot"]:
+def _dot_product(
+    architecture: str, simd_bytes: int, features: set[str]
+) -> Literal["", "vnni512", "vnni256", "sdot", "smull"]:
     """The instruction for products of 8-bit numbers."""
     if simd_bytes == 64 and "avx512vnni" in features:
         return "vnni512"
     if simd_bytes >= 32 and ("avxvnni" in features or {"avx512vnni", "avx512vl"} <= features):
         return "vnni256"
-    return "sdot" if simd_bytes == 16 and "dotprod" in features else ""
+    if architecture.startswith(("aarch64", "arm64")):
+        return "sdot" if "dotprod" in features else "smull"
+    return ""
 
 
 def _max_clock_ghz() -> float:

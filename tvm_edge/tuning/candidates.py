@@ -18,7 +18,7 @@ import tvm
 from tvm import te, tirx
 
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.lowering.object_files import link_library
 from tvm_edge.native import kernels_on_pool
@@ -169,7 +169,7 @@ def _kernel(
     workload: ConvWorkload, config: ConvConfig, resolved: ResolvedTarget
 ) -> tuple[Any, tuple[tuple[int, ...], ...]]:
     """Return code with one function, ``candidate``, and the shapes of its arguments."""
-    func, shapes = convolution_function(workload, config)
+    func, shapes = convolution_function(workload, config, resolved.spec)
     scheduled = cpu.schedule(func, resolved.spec).func.with_attr("global_symbol", "candidate")
     module = tvm.IRModule({"candidate": scheduled})
     return tvm.compile(module, target=resolved.target), shapes
@@ -192,7 +192,7 @@ def _operands(
         )
     block, depth = config.block, shapes[0][-1]
     if workload.is_bytes:
-        filters = packed_int8_filters(workload, problem.filters)
+        filters = packed_int8_filters(workload, problem.filters, shapes[1][-1])
     elif config.algorithm == "winograd":
         filters = transform_filters(problem.filters, config.m, block)
     else:
@@ -215,13 +215,21 @@ def _packed(image: np.ndarray, block: int) -> np.ndarray:
 
 
 def convolution_function(
-    workload: ConvWorkload, config: ConvConfig
+    workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
-    """Return a convolution with its epilogue, and the shapes of its arguments."""
+    """Return a convolution with its epilogue, and the shapes of its arguments.
+
+    Parameters
+    ----------
+    workload : ConvWorkload
+    config : ConvConfig
+    spec : DeviceSpec
+        The CPU.
+    """
     if not config.block:
         return _plain_function(workload)
     if workload.is_bytes:
-        return _finished(int8_tensors(workload, config.knobs))
+        return _finished(int8_tensors(workload, config.knobs, spec))
     block = config.block
     depth = input_block(workload, block)
     blocks = filled(workload.filters, block) // block

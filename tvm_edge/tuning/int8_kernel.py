@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 from tvm import te, tirx
 
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.quantization.kernels import rounded
 from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import (
     BLOCK,
-    DOT,
     conv2d_int8,
     depthwise_int8,
     image_block,
     pack_dot_filters,
     pack_window_filters,
     window_shifts,
+    window_step,
 )
 from tvm_edge.tuning.conv_problem import rounding_of
 
 __all__ = ["int8_tensors", "packed_int8_filters"]
 
 
-def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
+def int8_tensors(workload: ConvWorkload, knobs: str, spec: DeviceSpec) -> list[te.Tensor]:
     """Return image, filters, bias and result, padded and rounded as in a problem.
 
     Parameters
@@ -34,14 +34,19 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
         In int8, with a kernel in channel blocks.
     knobs : str
         Of its configuration.
+    spec : DeviceSpec
+        A CPU with a kernel for it.
     """
     w, depth, rounding = workload, image_block(workload), rounding_of(workload)
     blocks = filled(w.filters, BLOCK) // BLOCK
     channels = filled(w.channels, depth) // depth
+    group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=w.depthwise)
     image = te.placeholder((w.batch, channels, w.height, w.width, depth), w.dtype, "image")
     if w.depthwise:
-        steps = ceil(w.kernel[1] / DOT) * window_shifts(w.kernel[1], w.strides[1])
-        filters = te.placeholder((blocks, w.kernel[0], steps, BLOCK, DOT), "int8", "filters")
+        columns = filled(w.kernel[1], window_step(group))
+        columns *= window_shifts(w.kernel[1], w.strides[1], group)
+        taps = (blocks, w.kernel[0], columns // group, BLOCK, group)
+        filters = te.placeholder(taps, "int8", "filters")
         accumulators = depthwise_int8(
             image,
             filters,
@@ -53,7 +58,7 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
             knobs,
         )
     else:
-        shape = (blocks, channels // w.groups, *w.kernel, depth // DOT, BLOCK, DOT)
+        shape = (blocks, channels // w.groups, *w.kernel, depth // group, BLOCK, group)
         filters = te.placeholder(shape, "int8", "filters")
         accumulators = conv2d_int8(
             image, filters, w.strides, w.padding, w.dilation, w.groups, rounding.zero, knobs
@@ -68,8 +73,16 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
     return [image, filters, bias, te.compute(accumulators.shape, element, "result")]
 
 
-def packed_int8_filters(workload: ConvWorkload, filters: np.ndarray) -> np.ndarray:
-    """Pack filters ``[O, C/groups, KH, KW]`` as the kernel takes them."""
+def packed_int8_filters(workload: ConvWorkload, filters: np.ndarray, group: int) -> np.ndarray:
+    """Pack filters ``[O, C/groups, KH, KW]`` as the kernel takes them.
+
+    Parameters
+    ----------
+    workload : ConvWorkload
+    filters : np.ndarray
+    group : int
+        Length of the last axis that the kernel takes.
+    """
     if workload.depthwise:
-        return pack_window_filters(filters, workload.strides[1])
-    return pack_dot_filters(filters, image_block(workload), workload.groups)
+        return pack_window_filters(filters, workload.strides[1], group)
+    return pack_dot_filters(filters, image_block(workload), workload.groups, group)

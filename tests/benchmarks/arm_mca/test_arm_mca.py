@@ -10,6 +10,7 @@ from benchmarks.arm_mca.table import tables
 from benchmarks.common.paths import RESULTS
 from benchmarks.pages.sections import listed
 
+_IN_ORDER = ("cortex-a53", "cortex-a55")
 _LOOP = """
 kernel:
 \tmov\tx2, #0
@@ -59,12 +60,44 @@ def test_cycles_of_cores_out_of_order(core: str, macs: int, cycles: float) -> No
     assert CORES[core].by_guide(loop) == cycles
 
 
+@pytest.mark.parametrize(
+    ("core", "cycles", "most"),
+    [
+        ("cortex-a72", 16, 8),  # multiplications in one pipe, additions in the other
+        ("cortex-a53", 24, 16 / 3),
+    ],
+)
+def test_products_added_up_in_16_bits(core: str, cycles: float, most: float) -> None:
+    """Three instructions are one multiply-add of 16 numbers, with the limit of the core for it."""
+    multiplied = [
+        f"\t{name}\tv{16 + i}.8h, v{first}.8b, v{first + 1}.8b"
+        for name, first in (("smull", 24), ("smlal", 26))
+        for i in range(8)
+    ]
+    added = [f"\tsadalp\tv{i}.4s, v{16 + i}.8h" for i in range(8)]
+    (loop,) = Code(_LOOP.format(31, "\n".join(multiplied + added))).inner
+    assert (loop.macs, loop.accumulators, loop.is_product) == (8, 8, True)
+    assert CORES[core].limit(loop) == cycles
+    assert cycles <= CORES[core].by_guide(loop) <= cycles + 3
+    assert CORES[core].most("int8") == most and CORES[core].most("float32") == 4
+
+
 def test_a_load_of_128_bits_holds_the_a55_up() -> None:
     (loop,) = _code(16).inner
     (halves,) = _code(16, "\tldr\td29, [x1]", "\tldr\tx5, [x1, #8]", "\tmov\tv29.d[1], x5").inner
     whole, more = (CORES["cortex-a55"].by_guide(one) for one in (loop, halves))
     assert whole >= 18
     assert more - whole <= 2  # they start beside multiply-adds
+
+
+def test_no_multiply_add_starts_beside_half_a_load_of_the_a53() -> None:
+    macs = [f"\tfmla\tv{i}.4s, v30.4s, v31.s[0]" for i in range(16)]
+    loads = [f"\tldr\td{i}, [x1, #{8 * i}]" for i in (27, 28, 29)]
+    between = [line for pair in zip(macs[8:11], loads, strict=True) for line in pair]
+    (plain,) = _code(0, *macs).inner
+    (more,) = _code(0, *macs[:8], *between, *macs[11:]).inner
+    added = {core: CORES[core].by_guide(more) - CORES[core].by_guide(plain) for core in _IN_ORDER}
+    assert added == {"cortex-a53": 3, "cortex-a55": 0}
 
 
 def test_the_section_has_the_tables_of_the_results() -> None:
