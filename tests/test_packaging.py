@@ -55,7 +55,7 @@ _BUILDS = {
 
 @pytest.fixture(scope="module", params=["python", *in_full("whole")])
 def dist(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that ``python -m build`` writes to: an sdist, and the wheel that it makes of it."""
+    """The folder that ``python -m build`` writes to: an sdist, and a wheel made of that."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run([*build, *_BUILDS[request.param]], check=True, capture_output=True)
