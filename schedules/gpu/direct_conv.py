@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import prod
 
 import tvm
@@ -34,7 +35,7 @@ from tvm_edge.schedules.stages import (
 )
 from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.words import as_byte, dot, dot_operands, factors_of
-from tvm_edge.schedules.workgroup import Problem, Read
+from tvm_edge.schedules.workgroup import Problem, Read, Steps, load_steps
 
 __all__ = ["DirectConv"]
 
@@ -192,6 +193,11 @@ class DirectConv:
             total([outer, -(-self.channels // tile.channels)]),
         )
 
+    @cached_property
+    def _load_steps(self) -> list[Steps]:
+        loads = (self.conv.data, self.conv.weight)
+        return [load_steps(load, self.vars) for load in loads if load is not None]
+
     def problem(self, tile: ItemTile) -> Problem:
         """Describe the problem for choosing a work-group: the work-items, and what they read."""
         conv = self.conv
@@ -199,11 +205,7 @@ class DirectConv:
         block_of = {conv.columns: (0, tile.columns), conv.lines: (1, tile.lines)}
         for p in (*conv.outer, *([] if conv.channels is None else [conv.channels])):
             block_of[p] = (2, tile.channels if p == conv.channels else 1)
-        reads = [
-            Read.of(load, self.vars, self.sizes, block_of)
-            for load in (conv.data, conv.weight)
-            if load is not None
-        ]
+        reads = [Read.of(steps, self.sizes, block_of) for steps in self._load_steps]
         stride = conv.strides[1]
         return Problem(
             self.space(tile),

@@ -157,11 +157,11 @@ def _tiles(
     _, rows, columns, _ = extents
     for (item_rows, item_columns), depth in product(items, depths):
         for group_rows, group_columns in product(*groups):
-            tile = Tile(group_rows, group_columns, item_rows, item_columns, depth, wave=wave)
             if group_rows % item_rows or group_columns % item_columns:
                 continue
             if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
                 continue
+            tile = Tile(group_rows, group_columns, item_rows, item_columns, depth, wave=wave)
             if fits(tile, spec):
                 yield from _in_parts(tile, extents)
 
@@ -188,7 +188,7 @@ def _in_parts(tile: Tile, extents: tuple[int, int, int, int]) -> Iterator[Tile]:
     steps, parts = tile.steps(reduction), 1
     most = _MOST_WORKSPACE // (batch * rows * columns * 4)
     while parts == 1 or (parts <= most and steps // parts * tile.depth >= _REDUCTION_OF_A_PART):
-        yield replace(tile, parts=parts)
+        yield tile if parts == tile.parts else replace(tile, parts=parts)
         parts *= 2
 
 

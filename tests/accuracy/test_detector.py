@@ -91,14 +91,11 @@ def test_on_the_cpu(
     assert report.memory.activations < 0.5 * results
 
 
-# Cut at the suppression it is also run by examples/heterogeneous.py, which compares the boxes.
-@pytest.mark.parametrize(
-    ("suppression", "pictures"), [("gpu", 20), *in_full(("gpu", PICTURES), ("cpu", PICTURES))]
-)
+# In `make test` examples/heterogeneous.py runs it both ways, and compares the boxes of a picture.
+@pytest.mark.parametrize("suppression", in_full("gpu", "cpu"))
 def test_on_a_gpu(
     gpu: str,
     suppression: str,
-    pictures: int,
     on_the_cpu: tuple[tvm_edge.CompiledModel, list[Detections]],
     expected: list[Detections],
     scenes: list[shapes.Scene],
@@ -112,10 +109,9 @@ def test_on_a_gpu(
     rules = {kernel.rule for kernel in model.report.kernels}
     winograd = any("Winograd" in layout for layout in model.report.layouts.values())
     assert winograd or "tiled" in rules, "convolutions are fast ones"
-    scenes = scenes[:pictures]
     value = accuracy(found(model.run, scenes), scenes)
     for others in (expected, on_the_cpu[1]):
-        assert value == pytest.approx(accuracy(others[:pictures], scenes), abs=ROUNDING)
+        assert value == pytest.approx(accuracy(others, scenes), abs=ROUNDING)
 
 
 @pytest.mark.parametrize("precision", ["float16", *in_full("mixed")])

@@ -104,7 +104,7 @@ _CHAINS = given(
 
 # Two names of one node, of which the second has digits appended.
 @example(chain=["add", "conv", "norm", "norm"], taps=[0] * 7, seed=0)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @_CHAINS
 def test_random_chains(chain: list[str], taps: list[int], seed: int) -> None:
     """Any order of operators, with residual connections to any earlier tensor."""

@@ -19,8 +19,8 @@ from tests.marks import in_full
 @pytest.mark.parametrize(
     ("kind", "count", "source"),
     [
-        ("model", 50, "graphs"),
-        ("artifact", 50, ""),
+        ("model", 30, "graphs"),
+        ("artifact", 30, ""),
         ("programs", 100, ""),
         *in_full(("model", 100, "graphs"), ("model", 50, "exported"), ("artifact", 100, "")),
     ],

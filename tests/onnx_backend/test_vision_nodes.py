@@ -40,7 +40,7 @@ def test_on_the_cpu(name: str) -> None:
     check(name, "CPU")
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 4))
+@pytest.mark.parametrize("name", sampled(NAMES, 8))
 def test_on_a_gpu(name: str, gpu: str) -> None:
     check(name, "OPENCL")
 

@@ -19,6 +19,7 @@ from tvm_edge.schedules.workgroup import (
     Read,
     WorkGroup,
     choose_work_group,
+    load_steps,
     penalties,
     possible_work_groups,
     simultaneous_items,
@@ -74,7 +75,7 @@ def matrix_reads() -> tuple[Read, ...]:
     y, x, k = (te.var(name) for name in "yxk")
     a, b = te.placeholder((64, 10)), te.placeholder((10, 64))
     return tuple(
-        Read.of(load, [y, x, k], [64, 64, 10], {0: (1, 1), 1: (0, 1)})
+        Read.of(load_steps(load, [y, x, k]), [64, 64, 10], {0: (1, 1), 1: (0, 1)})
         for load in (a[y, k], b[k, x])
     )
 
@@ -84,7 +85,7 @@ def test_reads_are_counted_off_the_indices() -> None:
     assert (a.elements((8, 4, 1)), b.elements((8, 4, 1))) == (40, 80)
     y, k = te.var("y"), te.var("k")
     image = te.placeholder((64,))
-    strided = Read.of(image[y * 2 + k], [y, k], [32, 3], {0: (0, 4)})
+    strided = Read.of(load_steps(image[y * 2 + k], [y, k]), [32, 3], {0: (0, 4)})
     # Groups of 5 items of 4 outputs with stride 2, and the window's other two elements.
     assert strided.elements((5, 1, 1)) == 5 * 4 * 2 + 2
 

@@ -107,9 +107,7 @@ class CompileReport(Decisions):
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary; :meth:`from_dict` reads it back."""
-        fields = asdict(self)
-        if self.memory is not None:
-            fields["memory"]["peak"] = self.memory.peak
+        fields = {**asdict(self), **self.run_facts()}
         for model, own in zip(self.models, fields["models"], strict=True):
             own["memory"]["peak"] = model.memory.peak
         fields["flops"] = self.flops
@@ -118,6 +116,15 @@ class CompileReport(Decisions):
             of: asdict(self.flops_distribution(of)) for of in ("operators", "kernels")
         }
         return fields
+
+    def run_facts(self) -> dict[str, Any]:
+        """The part of :meth:`to_dict` that a run depends on: memory, and weights read in parts."""
+        memory = self.memory
+        return {
+            "model": self.model,
+            "memory": memory and {**asdict(memory), "peak": memory.peak},
+            "splits": tuple(asdict(split) for split in self.splits),
+        }
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> CompileReport:

@@ -59,13 +59,20 @@ class ModelInfo:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary."""
         return {
+            **self.signature(),
+            "report": self.report.to_dict(),
+            **({"smaller": asdict(self.smaller)} if self.smaller else {}),
+        }
+
+    def signature(self) -> dict[str, Any]:
+        """The part of :meth:`to_dict` that says how the model is run; a few rows of its report."""
+        return {
             "inputs": [spec.to_dict() for spec in self.inputs],
             "outputs": [spec.to_dict() for spec in self.outputs],
             "target": self.target,
             "devices": self.devices.to_dict(),
-            "report": self.report.to_dict(),
+            "report": self.report.run_facts(),
             "models": [asdict(part) for part in self.models],
-            **({"smaller": asdict(self.smaller)} if self.smaller else {}),
         }
 
     @classmethod

@@ -16,10 +16,7 @@ __all__ = ["Signature", "signature_json"]
 
 def signature_json(info: ModelInfo) -> str:
     """Return what of a manifest says how a model is run."""
-    whole = info.to_dict()
-    report = {name: whole["report"][name] for name in ("model", "memory", "splits")}
-    fields = ("inputs", "outputs", "models", "devices", "target")
-    return json.dumps({**{name: whole[name] for name in fields}, "report": report})
+    return json.dumps(info.signature())
 
 
 class Signature:

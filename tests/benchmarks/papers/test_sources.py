@@ -149,6 +149,7 @@ def test_a_gpu_without_the_cpu_beside_it_is_measured() -> None:
         assert missing == [gpu not in of for of in sources]
 
 
+@pytest.mark.full  # a process that compiles the networks of the zoo
 def test_a_quick_job_runs_and_its_figures_are_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
