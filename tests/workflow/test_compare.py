@@ -203,6 +203,20 @@ def test_a_dynamic_model_is_compared_at_its_inputs() -> None:
     assert found.within and all(output.same for output in found.outputs)
 
 
+def test_kernels_share_launches_beside_lengths_that_a_run_tells() -> None:
+    """All results are handed out after the last cast of lengths, those of a pair, too."""
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["values", "indices"], name="top"),
+        helper.make_node("Relu", ["x"], ["positive"], name="relu"),
+        helper.make_node("NonZero", ["positive"], ["places"], name="places"),
+        helper.make_node("Cast", ["places"], ["found"], name="cast", to=TensorProto.FLOAT),
+    ]
+    names, dtypes = ["values", "indices", "found"], {"indices": TensorProto.INT64}
+    model = make_model(nodes, {"x": (3, 40)}, names, {"k": np.array([9])}, dtypes=dtypes)
+    found = compare(model, "llvm", tuning_logs=False, parallel_fusion=True)
+    assert found.within and all(output.same for output in found.outputs)
+
+
 def test_pictures_are_prepared_on_both_sides() -> None:
     camera = Picture(size=(60, 80), color="BGR→RGB", resize="letterbox", std=255.0)
     frame = np.random.default_rng(0).integers(0, 256, (1, 60, 80, 3), dtype="uint8")
