@@ -106,7 +106,7 @@ def opened_model(
 
 
 def is_artifact(source: str, options: Mapping[str, Any]) -> bool:
-    """Whether `source` is an artifact, by its name, and no model to compile.
+    """Return whether `source` is an artifact, by its name, and no model to compile.
 
     Raises
     ------
