@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.marks import needs_opencl
+from tests.marks import in_full, needs_opencl
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
 from tests.workflow import faults
 from tests.workflow.networks import network
@@ -123,6 +124,15 @@ def test_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [trial.name for trial in found.passes if trial.gone] == ["FoldAffine"]
     assert found.culprit is not None and found.culprit.node == "stem"
     assert "the error is gone without: FoldAffine" in found.verdict()
+
+
+@pytest.mark.parametrize(
+    ("model", "precision"), [(network(), "bfloat16"), *in_full(("zoo:shapes_ssd", "mixed"))]
+)
+def test_images_in_channel_blocks_are_compared_as_such(model: Any, precision: str) -> None:
+    """Whatever kernel wrote them: products of pairs, and a cast beside a convolution."""
+    found = compare(model, "llvm", precision=precision, tuning_logs=False)
+    assert found.within and found.first is None
 
 
 def test_names_a_float16_overflow() -> None:
