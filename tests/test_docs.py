@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -28,6 +31,7 @@ from tools import run_docs
 from tvm_edge import zoo
 from tvm_edge.cli.main import cli, main
 from tvm_edge.schedules import cpu
+from tvm_edge.workflow import quantize
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/guide"
@@ -149,6 +153,66 @@ def _options_of(module: str) -> set[str]:
     if not path.exists():
         return set()
     return {"--help", *re.findall(r'"(--[a-z][\w-]*)"', path.read_text(encoding="utf-8"))}
+
+
+# Page → function and command whose options its tables hold, but for those of other commands.
+_TABLES: dict[str, tuple[Callable[..., Any] | None, str, tuple[str, ...]]] = {
+    "reference/options.md": (tvm_edge.compile, "compile", ()),
+    "reference/options.md#run": (None, "run", ()),
+    "guide/deploy.md": (tvm_edge.load, "", ()),
+    "guide/tuning.md": (tvm_edge.tune, "tune", ()),
+    "guide/quantize.md": (quantize, "quantize", ()),
+    "guide/compare.md": (None, "compare", ("compile", "run")),
+    "guide/boards.md": (tvm_edge.connect, "rpc-server", ()),
+    "guide/profiling.md": (None, "bench", ("run",)),
+    "guide/profiling.md#kernels": (None, "profile", ("run",)),
+}
+
+
+@pytest.mark.parametrize("page", _TABLES)
+def test_tables_have_all_options_with_their_defaults(page: str) -> None:
+    """Each argument and each option begins a row, in which its default stands."""
+    function, command, others = _TABLES[page]
+    text = (ROOT / "docs" / page.partition("#")[0]).read_text(encoding="utf-8")
+    expected: dict[str, Any] = {}
+    if function is not None:
+        arguments = inspect.signature(function).parameters.values()
+        expected |= {a.name: a.default for a in arguments if a.kind != a.VAR_KEYWORD}
+    if command:
+        left_out = {o for other in others for o in _options()[other]} | {"--help", "-h"}
+        found = _command(command).params
+        expected |= {
+            option: parameter.default
+            for parameter in found
+            if isinstance(parameter, click.Option)
+            for option in parameter.opts
+            if option not in left_out
+        }
+    rows: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("|"):
+            first = "|".join(line.split("|")[1:3])
+            for word in re.findall(r"`(-{0,2}[a-z][\w-]*|-[a-z]\b)", first):
+                rows.setdefault(word, []).append(line)
+    wrong = [
+        f"{name}: {default!r}"
+        for name, default in expected.items()
+        if not any(_told(default) in row for row in rows.get(name, ()))
+    ]
+    assert wrong == []
+
+
+def _command(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
+def _told(default: object) -> str:
+    """Return a default as a table writes it; nothing of one that stands for "not given"."""
+    if isinstance(default, bool) or not isinstance(default, (str, int, float)):
+        return ""
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _parses(code: str) -> bool:

@@ -12,15 +12,20 @@ import shutil
 import stat
 import tempfile
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from tvm_edge.errors import InputError, TvmEdgeError
+from tvm_edge.errors import InputError, TvmEdgeError, one_line
 
-__all__ = ["own_name", "remove_leftovers", "temporary_folder", "whole_file", "writing"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["own_name", "read_npz", "remove_leftovers", "temporary_folder", "whole_file", "writing"]
 
 _BEGIN = "tvm-edge-"
 _OTHER_BOOT_SECONDS = 24 * 3600.0  # another machine may share the folder
@@ -137,6 +142,42 @@ def writing(
         if error is InputError:
             raise InputError(message, name="path", got=str(path)) from err
         raise error(message) from err
+
+
+def read_npz(path: Path, what: str, *, name: str, advice: str) -> dict[str, np.ndarray]:
+    """Read the arrays of an ``.npz`` file.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        What the arrays are, as ``"inputs"``.
+    name : str
+        The argument that has the path.
+    advice : str
+        The next thing to type.
+
+    Raises
+    ------
+    InputError
+    """
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):  # which NumPy would take for a pickle
+                raise ValueError("it is no .npz file")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return {each: archive[each] for each in archive.files}
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as err:
+        reason = (err.strerror if isinstance(err, OSError) else None) or one_line(err)
+        raise InputError(
+            f"cannot read {what} from {str(path)!r}: {reason}; {advice}",
+            name=name,
+            expected="an .npz file",
+            got=str(path),
+        ) from err
 
 
 def remove_leftovers(folder: Path, *, hidden: bool = False) -> None:

@@ -32,9 +32,11 @@ def library_path() -> Path:
     for path in candidates:
         if path.is_file():
             return path
+    advice = "install tvm-edge again: pip install --force-reinstall tvm-edge"
+    if chosen:
+        advice = "TVM_EDGE_RUNTIME names it: unset that, or name the library"
     raise FileNotFoundError(
-        f"{' and '.join(map(str, candidates))}: not there, so nothing runs models; "
-        "install tvm-edge again: pip install --force-reinstall tvm-edge"
+        f"{' and '.join(map(str, candidates))}: not there, so nothing runs models; {advice}"
     )
 
 

@@ -99,8 +99,9 @@ class KernelGraph:
         found = dependences(mod, bindings, lives)
         self.before: dict[int, set[int]] = {home: set() for home in self.home}
         for position, before in enumerate(found):
-            home = self.home[position]
-            self.before[home] |= {self.home[each] for each in before} - {home}
+            # What unpacks a kernel is written beside it, also from after a cast of lengths.
+            if self.home[position] == position:
+                self.before[position] |= {self.home[each] for each in before} - {position}
 
     def numbers_of(self, members: Sequence[int]) -> tuple[int, ...]:
         """Numbers in the module of kernels of this block; none of kernels without a number."""

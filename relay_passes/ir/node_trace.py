@@ -36,7 +36,7 @@ class NodeTrace:
         self._lengths: dict[tirx.Var, tirx.Var] = {}  # by variable the one of its number
         self._length_of: dict[Hashable, tirx.Var] = {}
         main = mod["main"]
-        env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
+        env = self._parameters(main)
         # Values of the node whose result comes next.
         pending: list[tuple[int, relax.Expr]] = []
         for binding in all_bindings(main.body):
@@ -62,7 +62,7 @@ class NodeTrace:
             In execution order, branches one after the other.
         """
         main = mod["main"]
-        env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
+        env = self._parameters(main)
         result: dict[relax.Var, tuple[int, ...]] = {}
         for binding in all_bindings(main.body):
             value = binding.value
@@ -83,6 +83,13 @@ class NodeTrace:
                 if is_call(value, *KERNEL_CALLS):
                     result[binding.var] = self._nodes([number])
         return result
+
+    def _parameters(self, main: relax.Function) -> dict[relax.Var, Hashable]:
+        """Keys of the inputs, with which the lengths in their types are numbered first."""
+        env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
+        for parameter, key in env.items():
+            self._match(parameter.ty, parameter.ty, key)
+        return env
 
     def _nodes(self, numbers: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted({self._node[n] for n in numbers if n in self._node}))

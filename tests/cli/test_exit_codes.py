@@ -80,8 +80,15 @@ def test_usage_errors_exit_with_2(invoke: Invoke, arguments: list[str]) -> None:
     outcome = invoke(*arguments)
     assert outcome.code == 2
     assert outcome.out == ""
-    assert "Usage: tvm-edge" in outcome.err
-    assert "Error: " in outcome.err
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("error: ") and line.endswith(" --help")
+
+
+@pytest.mark.parametrize("group", [[], ["db"]], ids=str)
+def test_a_group_alone_shows_its_commands(invoke: Invoke, group: list[str]) -> None:
+    outcome = invoke(*group)
+    assert outcome.code == 2
+    assert "Commands:\n" in outcome.err and "error" not in outcome.err.splitlines()[0]
 
 
 USER_ERRORS = {
@@ -93,12 +100,17 @@ USER_ERRORS = {
     "compile {model} --target vulkan": "vulkan",
     "compile {model} --input-shapes dta:1,3,16,16": "dta",
     "analyze zoo:no_such_network": "no_such_network",
+    "compile {artifact}": "tvm_edge.load",
+    "compare {model} --inputs {other}": "has no input 'image'",
     "bench {truncated}": "{truncated}",
+    "bench {artifact} --mode throughput --target cuda": "--target",
+    "db show {damaged}": "sqlite3 {damaged} .recover",
+    "devices --rpc-tracker localhost:9": "localhost:9 (Connect to 127.0.0.1:9 failed)",
     "profile {absent}.tvme": "{absent}",
     "profile {artifact} --repeat 1 --trace {absent}/trace.json": "{absent}",
     "run {artifact} --inputs {absent}": "{absent}",
-    "run {artifact} --inputs {text}": "{text}",
-    "run {artifact} --inputs {nameless}": "{nameless}",
+    "run {artifact} --inputs {text}": "'{text}': it is no .npz file",
+    "run {artifact} --inputs {nameless}": "'{nameless}': it is no .npz file",
     "run {artifact} --inputs {other}": "image",
     "run {artifact} --outputs {absent}/outputs.npz": "{absent}",
     "run {artifact} --input-shapes data:1,3,8,8": "--input-shapes",
@@ -116,9 +128,11 @@ def test_user_errors_exit_with_4(
         "truncated": tmp_path / "truncated.tvme",
         "nameless": tmp_path / "array.npy",
         "other": tmp_path / "other.npz",
+        "damaged": tmp_path / "damaged.sqlite3",
         "absent": tmp_path / "absent",
     }
     names["text"].write_text("neither a model nor inputs")
+    names["damaged"].write_text("no database")
     names["truncated"].write_bytes(files.artifact.read_bytes()[:5000])
     np.save(names["nameless"], np.zeros(3))
     np.savez(names["other"], image=np.zeros((1, 3, 16, 16), "float32"))
@@ -160,6 +174,31 @@ def test_a_bad_environment_variable_exits_with_4(
     outcome = invoke("run", files.artifact)
     assert outcome.code == 4
     assert "TVM_NUM_THREADS" in outcome.err
+
+
+def test_a_folder_for_dumps_that_is_a_file_exits_with_4(
+    invoke: Invoke, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVM_EDGE_DUMP", str(files.model))
+    outcome = invoke("analyze", files.model)
+    assert outcome.code == 4
+    assert outcome.err.startswith("error: ") and "TVM_EDGE_DUMP" in outcome.err
+
+
+@pytest.mark.parametrize("model", ["model.onnx", "zoo:shapes_ssd"])
+def test_a_bundle_of_a_model_says_to_compile_it(invoke: Invoke, tmp_path: Path, model: str) -> None:
+    outcome = invoke("bundle", model, "-o", tmp_path / "bundle")
+    assert outcome.code == 4
+    assert f"tvm-edge compile {model}" in outcome.err
+
+
+def test_a_runtime_that_is_not_there_exits_with_5(files: Files, tmp_path: Path) -> None:
+    """TVM warns of it when it is imported: in a line, as all warnings are."""
+    done = command_line("bench", files.artifact, TVM_EDGE_RUNTIME=str(tmp_path / "absent.so"))
+    assert done.returncode == 5
+    lines = done.stderr.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["warning", "error"]
+    assert all("unset" in line for line in lines)
 
 
 def test_compile_options_do_not_fit_an_artifact(invoke: Invoke, files: Files) -> None:

@@ -52,8 +52,8 @@ def test_analyze(invoke: Invoke, files: Files, other: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        ([], "Give one MODEL, or several"),
-        (["m.onnx", "--model", "a=b.onnx"], "Give one MODEL, or several"),
+        ([], "give one MODEL, or several"),
+        (["m.onnx", "--model", "a=b.onnx"], "give one MODEL, or several"),
         (["--model", "b.onnx"], "NAME=MODEL"),
         (["--model", "=b.onnx"], "NAME=MODEL"),
         (["--model", "a="], "NAME=MODEL"),

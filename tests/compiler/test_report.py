@@ -117,6 +117,19 @@ def test_analyze_is_what_compile_does(small_model: onnx.ModelProto) -> None:
     assert analysis == compiled
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 16, 16), ("n", 3, "h", "w")], ids=["fixed", "open"])
+def test_operators_of_an_open_image_are_placed(shape: tuple[int | str, ...]) -> None:
+    """Its lengths are first named by the inputs, and next in the first view of one."""
+    weights = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype("float32")
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"], name="relu"),
+    ]
+    report = tvm_edge.analyze(make_model(nodes, {"image": shape}, ["y"], {"w": weights}), "llvm")
+    assert [placement.device for placement in report.placements] == ["llvm", "llvm"]
+    assert report.kernels[0].operators == ("conv", "relu")
+
+
 def test_a_constant_model_places_nothing() -> None:
     """Everything folds: the report says so and the model still runs."""
     model = make_model(

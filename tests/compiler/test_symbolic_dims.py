@@ -64,10 +64,16 @@ def pools() -> onnx.ModelProto:
         node("AveragePool", ["x"], ["mean"], auto_pad="SAME_LOWER", **window),
         node("AveragePool", ["x"], ["wide"], ceil_mode=1, pads=[1, 1, 1, 1], **window),
         node("LpPool", ["x"], ["norm"], auto_pad="SAME_UPPER", **window),
+        # As in squeezenet: lengths of lengths, beside constants that are calculated.
+        node("MaxPool", ["x"], ["half"], ceil_mode=1, **window),
+        node("MaxPool", ["half"], ["quarter"], ceil_mode=1, pads=[1, 0, 1, 1], **window),
+        node("Add", ["one", "one"], ["two"]),
+        node("Mul", ["quarter", "two"], ["twice"]),
     ]
-    names = ["largest", "places", "mean", "wide", "norm"]
+    names = ["largest", "places", "mean", "wide", "norm", "twice"]
     dtypes = {"places": TensorProto.INT64}
-    return make_model(nodes, {"x": ("n", 3, "h", "w")}, names, dtypes=dtypes)
+    constants = {"one": np.ones((1, 3, 1, 1), "float32")}
+    return make_model(nodes, {"x": ("n", 3, "h", "w")}, names, constants, dtypes=dtypes)
 
 
 def recurrent_network() -> onnx.ModelProto:

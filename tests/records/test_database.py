@@ -148,7 +148,7 @@ def test_a_whole_database_is_not_set_aside(tmp_path: Path) -> None:
     """Another process may have put a new one in the place of the damaged one meanwhile."""
     add_records(tmp_path, [record(0)])
     path = store_of(tmp_path, DEVICE.key)
-    assert "another process" in make_room(path, DamagedDatabase("damaged"))
+    assert "another process" in make_room(path, DamagedDatabase(path, "damaged"))
     assert path.exists() and not list(path.parent.glob("*.damaged-*"))
 
 

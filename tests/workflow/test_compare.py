@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.marks import needs_opencl
+from tests.marks import in_full, needs_opencl
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
 from tests.workflow import faults
 from tests.workflow.networks import network
@@ -125,6 +126,15 @@ def test_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the error is gone without: FoldAffine" in found.verdict()
 
 
+@pytest.mark.parametrize(
+    ("model", "precision"), [(network(), "bfloat16"), *in_full(("zoo:shapes_ssd", "mixed"))]
+)
+def test_images_in_channel_blocks_are_compared_as_such(model: Any, precision: str) -> None:
+    """Whatever kernel wrote them: products of pairs, and a cast beside a convolution."""
+    found = compare(model, "llvm", precision=precision, tuning_logs=False)
+    assert found.within and found.first is None
+
+
 def test_names_a_float16_overflow() -> None:
     inputs = {"x": 100 * random_input((1, 3, 48, 48))}
     options = {"tuning_logs": False, "precision": "float16"}
@@ -200,6 +210,20 @@ def test_a_dynamic_model_is_compared_at_its_inputs() -> None:
     dims[0].dim_param = "n"
     data = random_input((3, *lengths[1:]))
     found = compare(model, "llvm", inputs={model.graph.input[0].name: data})
+    assert found.within and all(output.same for output in found.outputs)
+
+
+def test_kernels_share_launches_beside_lengths_that_a_run_tells() -> None:
+    """All results are handed out after the last cast of lengths, those of a pair, too."""
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["values", "indices"], name="top"),
+        helper.make_node("Relu", ["x"], ["positive"], name="relu"),
+        helper.make_node("NonZero", ["positive"], ["places"], name="places"),
+        helper.make_node("Cast", ["places"], ["found"], name="cast", to=TensorProto.FLOAT),
+    ]
+    names, dtypes = ["values", "indices", "found"], {"indices": TensorProto.INT64}
+    model = make_model(nodes, {"x": (3, 40)}, names, {"k": np.array([9])}, dtypes=dtypes)
+    found = compare(model, "llvm", tuning_logs=False, parallel_fusion=True)
     assert found.within and all(output.same for output in found.outputs)
 
 

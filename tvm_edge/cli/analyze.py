@@ -38,7 +38,7 @@ def analyze_command(
 
     chosen = options.chosen_models(model, models)
     named = model or ", ".join(models)
-    with printing.progress(f"analyzing {named}"), printing.plain_warnings():
+    with printing.progress(f"analyzing {named}"):
         report = tvm_edge.analyze(chosen, **compilation)
     if html:
         report.to_html(html)

@@ -16,8 +16,20 @@ from tvm_edge.host import allowed_cpus, physical_cores
 
 @click.command("bench")
 @click.argument("model")
-@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Runs that are measured.",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Runs before those.",
+)
 @click.option(
     "--load",
     type=click.IntRange(min=0),
@@ -98,7 +110,7 @@ def _throughput(
     cores = opening["num_threads"] or physical_cores(cpus)
     with temporary_folder("throughput") as folder:
         artifact = Path(model)
-        if artifact.suffix != ".tvme":
+        if not loading.is_artifact(model, opening):
             artifact = folder / "model.tvme"
             with loading.opened_model(model, **opening) as opened:
                 opened.export(artifact)
@@ -108,7 +120,13 @@ def _throughput(
 
 @click.command("profile")
 @click.argument("model")
-@click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Runs that are measured.",
+)
 @click.option(
     "--print-top",
     type=click.IntRange(min=1),

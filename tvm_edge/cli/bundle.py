@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from tvm_edge.errors import InputError
+
 __all__ = ["bundle_command", "cmake_dir_command"]
 
 
@@ -27,6 +29,12 @@ def bundle_command(artifact: Path, output: Path, site_packages: Path | None) -> 
     """
     from tvm_edge.runtime.bundle import write_bundle
 
+    if str(artifact).startswith("zoo:") or artifact.suffix == ".onnx":
+        raise InputError(
+            f"{str(artifact)!r} is a model, not an artifact; compile it first: tvm-edge compile "
+            f"{artifact} -o FILE.tvme",
+            name="artifact",
+        )
     written = write_bundle(artifact, output, site_packages)
     click.echo(f"wrote {written} ({written / 'run'} runs it)")
 

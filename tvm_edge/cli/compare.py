@@ -117,7 +117,6 @@ def compare_command(
     with (
         loading.connected(rpc_tracker, rpc_key) as remote,
         printing.progress(f"comparing {model}"),
-        printing.plain_warnings(),
     ):
         found = compare(
             model,

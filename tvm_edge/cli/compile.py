@@ -43,7 +43,7 @@ def compile_command(
     chosen = options.chosen_models(model, models)
     named = "-".join(models) if model is None else Path(model.removeprefix("zoo:")).stem
     path = output or Path(f"{named}.tvme")
-    with printing.compiling(named) as progress, printing.plain_warnings():
+    with printing.compiling(named) as progress:
         compiled = tvm_edge.compile(
             chosen,
             progress=progress,

@@ -106,7 +106,7 @@ def show_command(store: str, folder: Path | None, everything: bool, as_json: boo
         click.echo(f"warning: {damage}", err=True)
 
 
-@db_command.command("validate")
+@db_command.command("validate", short_help="Check stores; exit with 4 if one is damaged.")
 @click.argument("stores", nargs=-1)
 @folder_option
 @options.json_option

@@ -79,7 +79,7 @@ def export_command(
     )
 
 
-@click.command("import")
+@click.command("import", short_help="Take records of files into your own.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @folder_option
 @options.json_option
@@ -94,7 +94,7 @@ def import_command(files: tuple[Path, ...], folder: Path | None, as_json: bool) 
     printing.emit(as_json, {"read": len(records), "files": rows}, "\n".join(lines) or "no records")
 
 
-@click.command("prune")
+@click.command("prune", short_help="Drop records that no compilation takes.")
 @click.argument("stores", nargs=-1)
 @click.option(
     "--keep",

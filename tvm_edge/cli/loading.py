@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tvm_edge.cli import printing
 from tvm_edge.errors import InputError
-from tvm_edge.files import temporary_folder
+from tvm_edge.files import read_npz, temporary_folder
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tvm_edge.rpc import Remote
 
-__all__ = ["connected", "opened_model", "read_arrays"]
+__all__ = ["connected", "is_artifact", "opened_model", "read_arrays"]
 
 _DEFAULT_TARGET = "llvm"
+_OF_COMPILATION = {
+    "input_shapes": "--input-shapes",
+    "input_values": "--input-values",
+    "preprocess": "--preprocess",
+    "target": "--target",
+    "tuning_logs": "--tuning-records",
+}
 
 
 @contextmanager
@@ -70,31 +76,20 @@ def opened_model(
     """
     import tvm_edge
 
-    is_artifact = Path(source).suffix == ".tvme"
-    if is_artifact:
-        for option, value in (
-            ("--input-shapes", input_shapes or None),
-            ("--input-values", input_values or None),
-            ("--preprocess", preprocess),
-            ("--target", target),
-            ("--tuning-records", tuning_logs),
-        ):
-            if value is not None:
-                raise InputError(
-                    f"{source!r} is an artifact, already compiled; leave out {option}, or give "
-                    "the model",
-                    name=option,
-                )
+    compilation = {
+        "target": target,
+        "input_shapes": input_shapes,
+        "input_values": input_values,
+        "preprocess": preprocess,
+        "tuning_logs": tuning_logs,
+    }
+    compiled = is_artifact(source, compilation)
     with temporary_folder("artifact") as folder:
-        if not is_artifact:
-            with printing.compiling(source) as progress, printing.plain_warnings():
+        if not compiled:
+            with printing.compiling(source) as progress:
                 model = tvm_edge.compile(
                     source,
-                    target or _DEFAULT_TARGET,
-                    input_shapes=input_shapes,
-                    input_values=input_values,
-                    preprocess=preprocess,
-                    tuning_logs=tuning_logs,
+                    **{**compilation, "target": target or _DEFAULT_TARGET},
                     num_threads=num_threads,
                     progress=progress,
                     cpus=cpus,
@@ -110,6 +105,26 @@ def opened_model(
             yield loaded
 
 
+def is_artifact(source: str, options: Mapping[str, Any]) -> bool:
+    """Return whether `source` is an artifact, by its name, and no model to compile.
+
+    Raises
+    ------
+    InputError
+        It is one, and `options` has some of a compilation.
+    """
+    if Path(source).suffix != ".tvme":
+        return False
+    for name, option in _OF_COMPILATION.items():
+        if options[name] not in (None, {}):
+            raise InputError(
+                f"{source!r} is an artifact, already compiled; leave out {option}, or give the "
+                "model",
+                name=option,
+            )
+    return True
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the inputs of a run from an ``.npz`` file.
 
@@ -117,16 +132,5 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     ------
     InputError
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise ValueError("it holds one array without a name")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as err:
-        raise InputError(
-            f"cannot read inputs from {str(path)!r}: {err}; "
-            "write them with numpy.savez(path, **inputs)",
-            name="inputs",
-            expected="an .npz file",
-            got=str(path),
-        ) from err
+    advice = "write them with numpy.savez(path, **inputs)"
+    return read_npz(path, "inputs", name="inputs", advice=advice)

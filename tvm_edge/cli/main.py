@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from tvm_edge._version import __version__
-from tvm_edge.errors import TvmEdgeError
+from tvm_edge.cli.printing import plain_warnings
+from tvm_edge.errors import TvmEdgeError, one_line
 from tvm_edge.interrupts import on_second_interrupt
 
 __all__ = ["cli", "main"]
@@ -80,6 +81,15 @@ def cli(verbose: int) -> None:
         logging.getLogger("tvm_edge").setLevel(level)
 
 
+def _usage(err: click.UsageError) -> str:
+    """A line that says what is wrong with a command line, and which help to ask for."""
+    if err.format_message().startswith("Usage: "):  # of a group alone click shows the help
+        return err.format_message()
+    said = one_line(ValueError(err.format_message()), limit=1000).rstrip(".")
+    command = err.ctx.command_path if err.ctx else "tvm-edge"
+    return f"error: {said[:1].lower()}{said[1:]}; see {command} --help"
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit the process with its status."""
     try:
@@ -132,13 +142,12 @@ def _run(arguments: list[str] | None, interrupted: Callable[[], bool]) -> int:
     """Run a command; return its exit status, or what happened in place of it if Ctrl-C came."""
     status, message = 0, ""
     try:
-        cli.main(args=arguments, prog_name="tvm-edge", standalone_mode=False)
+        with plain_warnings():
+            cli.main(args=arguments, prog_name="tvm-edge", standalone_mode=False)
     except click.Abort:
         return _INTERRUPTED
-    except click.ClickException as err:
-        if not interrupted():
-            err.show()
-        status = err.exit_code
+    except click.UsageError as err:
+        status, message = err.exit_code, _usage(err)
     except TvmEdgeError as err:
         status, message = err.exit_code, f"error: {err}"
     except MemoryError as err:

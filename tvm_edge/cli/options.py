@@ -338,8 +338,9 @@ def precision_options(command: _F) -> _F:
             default="float32",
             show_default=True,
             help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target "
-            "cuda). mixed: float16 is stored, on GPUs that have it; float16: products multiply in "
-            "it too. bfloat16: it is stored, and multiplied where a CPU does that.",
+            "cuda). mixed: float16 is stored where that is faster by estimate; float16: wherever "
+            "it can be; on GPUs and CPUs that have it. bfloat16: it is stored, on CPUs, and "
+            "multiplied where a CPU does that.",
         ),
         click.option(
             "--keep-float32",

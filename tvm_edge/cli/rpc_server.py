@@ -19,7 +19,13 @@ from tvm_edge.cli import options, printing
     help="Address to listen on. TVM's RPC has no passwords and no encryption: whoever reaches "
     "another address than localhost can run anything on this board. Use an SSH tunnel.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=9090, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=9090,
+    show_default=True,
+    help="Port to listen on.",
+)
 @click.option(
     "--port-end",
     type=click.IntRange(2, 65536),

@@ -103,7 +103,7 @@ def tune_command(
     import tvm_edge
 
     chosen = options.chosen_models(model, models)
-    with _progress(model or ", ".join(models), time_budget) as show, printing.plain_warnings():
+    with _progress(model or ", ".join(models), time_budget) as show:
         result = tvm_edge.tune(
             chosen,
             target,

@@ -20,6 +20,7 @@ from tvm_edge.compiler.options import Options, check_precision
 from tvm_edge.compiler.placement import Placed
 from tvm_edge.compiler.precision_choice import PrecisionChoice
 from tvm_edge.errors import CompilationError, TvmEdgeError, one_line
+from tvm_edge.files import writing
 from tvm_edge.frontend import ImportedModel, load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.plans import AS_IS, Plan
@@ -291,10 +292,13 @@ class Compilation:
         if not directory:
             return
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        serial = len(list(folder.glob("*.py")))
-        name = re.sub(r"[^\w.-]", "_", label)
-        (folder / f"{serial:03d}-{name}.py").write_text(self.module.script())
+        with writing(
+            folder, "modules to", advice=f"name another folder in {_DUMP_VARIABLE}, or unset it"
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+            serial = len(list(folder.glob("*.py")))
+            name = re.sub(r"[^\w.-]", "_", label)
+            (folder / f"{serial:03d}-{name}.py").write_text(self.module.script())
 
 
 def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:

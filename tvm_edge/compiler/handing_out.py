@@ -31,14 +31,11 @@ class KernelResult:
         Kernels are numbered in execution order.
     operators : tuple of str
         The nodes of the model that it computes.
-    block : int
-        Channels of a block of it, 0 for one that is not stored in blocks.
     """
 
     output: TensorSpec
     kernel: int
     operators: tuple[str, ...]
-    block: int
 
 
 @hold_interrupts()
@@ -68,7 +65,6 @@ def compile_handing_out(
             spec_of(f"kernel {handed.kernel}/{handed.field}", handed.type),
             handed.kernel,
             tuple(nodes[index].name for index in kernels[handed.kernel].nodes),
-            kernels[handed.kernel].block,
         )
         for handed in done.handed_out
     )

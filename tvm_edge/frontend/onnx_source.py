@@ -29,6 +29,7 @@ __all__ = ["checked_proto", "read_proto", "shapes_do_not_fit", "weight_notes", "
 # Operators whose shape onnx infers as if a default were another.
 _INFERRED_WRONG = frozenset({"STFT"})
 
+_ZIP = b"PK\x03\x04"
 _LARGE_WEIGHT = 1 << 14  # elements; what shape inference reads (scales, ranges) has fewer
 
 
@@ -195,6 +196,12 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except google.protobuf.message.DecodeError as err:
+        if data.startswith(_ZIP):
+            raise InvalidModelError(
+                f"{label} is a ZIP archive, and no ONNX model; an artifact is compiled already: "
+                "pass it to tvm_edge.load (tvm-edge run, bench, profile); a model of PyTorch: "
+                "export it to ONNX"
+            ) from err
         raise InvalidModelError(
             f"{label} is not an ONNX model, or is truncated or damaged "
             f"({len(data)} bytes; {one_line(err)}); export or download it again"

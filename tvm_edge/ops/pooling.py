@@ -34,7 +34,9 @@ def _max_pool(
     kernel = [int(length) for length in attrs["kernel_shape"]]
     if num_outputs(attrs) == 1:
         pads = same_pads(x, kernel, attrs)
-        return None if pads is None else _max_pool_of_open_lengths(bb, x, pads, attrs)
+        if pads is None and (shape is not None or not _rounds_up_inside(kernel, attrs)):
+            return None
+        return _max_pool_of_open_lengths(bb, x, pads, attrs)
     if int(np.prod(kernel)) > _MOST_TAPS:
         raise NotImplementedError(f"MaxPool with its output Indices, of a window of {kernel}")
     if shape is None:
@@ -74,6 +76,23 @@ def _max_pool(
     return relax.Tuple([best, index])
 
 
+def _pads(kernel: Sequence[int], attrs: Attributes) -> tuple[list[int], list[int]]:
+    """Return the pads before and after each spatial axis that the node states."""
+    pads = [int(n) for n in attrs.get("pads", [0] * (2 * len(kernel)))]
+    return pads[: len(kernel)], pads[len(kernel) :]
+
+
+def _rounds_up_inside(kernel: Sequence[int], attrs: Attributes) -> bool:
+    """Return whether ``ceil_mode`` is set, and each window begins before the end of the data."""
+    if not attrs.get("ceil_mode", 0) or text(attrs, "auto_pad", "NOTSET") != "NOTSET":
+        return False
+    ones = [1] * len(kernel)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    _, after = _pads(kernel, attrs)
+    axes = zip(kernel, strides, dilations, after, strict=True)
+    return all(end + stride <= (k - 1) * dilation + 1 for k, stride, dilation, end in axes)
+
+
 def _max_pool_of_open_lengths(
     bb: relax.BlockBuilder, x: relax.Expr, pads: SamePads | None, attrs: Attributes
 ) -> relax.Var:
@@ -81,6 +100,14 @@ def _max_pool_of_open_lengths(
     from tvm.relax.frontend.onnx.onnx_frontend import MaxPool as TvmMaxPool
 
     explicit = dict(attrs)
+    kernel = [int(length) for length in attrs["kernel_shape"]]
+    if pads is None and _rounds_up_inside(kernel, attrs):
+        # So many windows, as a quotient: TVM's number has a condition, which its passes do not take
+        # as a length. The pads hold the least value.
+        strides = attrs.get("strides", [1] * len(kernel))
+        before, after = _pads(kernel, attrs)
+        explicit["ceil_mode"] = 0
+        explicit["pads"] = [*before, *(n + s - 1 for n, s in zip(after, strides, strict=True))]
     if pads is not None:
         explicit.pop("auto_pad")
         explicit["pads"] = pads.numbers or (0,) * (2 * len(pads.before))

@@ -227,9 +227,7 @@ class Database:
         with translated(self.path):
             (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
-            raise DamagedDatabase(
-                f"the record database {str(self.path)!r} is damaged ({found.splitlines()[-1]})"
-            )
+            raise DamagedDatabase(self.path, found.splitlines()[-1])
         with suppress(OSError):  # it is only slower without
             checked.write_text(stamp)
 

@@ -22,7 +22,17 @@ _BESIDE = ("-wal", "-shm")
 
 
 class DamagedDatabase(RecordError):
-    """Database whose file is damaged."""
+    """Database whose file is damaged.
+
+    Attributes
+    ----------
+    found : str
+        The damage, without what to type.
+    """
+
+    def __init__(self, path: Path, said: str) -> None:
+        self.found = f"the record database {str(path)!r} is damaged ({said})"
+        super().__init__(f"{self.found}; to look for its records: sqlite3 {path} .recover")
 
 
 @contextmanager
@@ -38,7 +48,7 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as err:
         said = str(err)
         if any(text in said for text in _DAMAGED):
-            raise DamagedDatabase(f"the record database {str(path)!r} is damaged ({said})") from err
+            raise DamagedDatabase(path, said) from err
         if "full" in said:
             advice = "nothing of the last batch was written, and what stood there stands: make room"
         elif "locked" in said:

@@ -108,16 +108,16 @@ def make_room(path: Path, err: DamagedDatabase) -> str:
     try:
         aside = set_aside(path)
     except OSError as other:
-        return f"{err}; it is left out, and cannot be renamed ({other.strerror or other})"
+        return f"{err.found}; it is left out, and cannot be renamed ({other.strerror or other})"
     if aside is None:
-        return f"{err}; another process has set it aside"
+        return f"{err.found}; another process has set it aside"
     try:
         records = salvage(aside)
         with Database(path) as database:
             database.add(records)
     except RecordError as other:
-        return f"{err}; it is now {str(aside)!r}, and no new one can be made: {other}"
+        return f"{err.found}; it is now {str(aside)!r}, and no new one can be made: {other}"
     return (
-        f"{err}; it is now {str(aside)!r}, and the {len(records)} records that could be read are "
-        f"in a new database (to look for others: sqlite3 {aside} .recover)"
+        f"{err.found}; it is now {str(aside)!r}, and the {len(records)} records that could be read "
+        f"are in a new database (to look for others: sqlite3 {aside} .recover)"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import select
 import socket
 import struct
@@ -25,6 +26,8 @@ from tvm_edge.rpc.token import TOKEN_VARIABLE, prove
 
 __all__ = ["Call", "Open", "Ready", "Request", "Reserve", "Upload"]
 
+# Begin of the errors of TVM's checks: the source of a condition, which tells a user nothing.
+_CHECK = re.compile(r"^Check failed: \(.*\) is false: (?=.)")
 _PIECE = 1 << 20  # bytes of a file that travel at once
 
 
@@ -234,7 +237,8 @@ class _Line:
 def _reason(err: Exception) -> str:
     """Return the line of one of TVM's errors that says something."""
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    return one_line(ValueError(lines[-1] if lines else type(err).__name__), 200)
+    last = _CHECK.sub("", lines[-1]) if lines else type(err).__name__
+    return one_line(ValueError(last), 200)
 
 
 def _leave_with(connection: Connection) -> None:

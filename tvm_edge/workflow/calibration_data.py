@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from tvm_edge.errors import InputError, one_line
 from tvm_edge.extras import require
+from tvm_edge.files import read_npz
 from tvm_edge.frontend.onnx_pictures import prepare_pictures
 from tvm_edge.frontend.picture import Picture
 from tvm_edge.workflow.references import runtime_session
@@ -105,16 +105,12 @@ def read_samples(
 
 
 def _from_arrays(path: Path, names: Sequence[str]) -> list[Sample]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as err:
-        raise InputError(
-            f"cannot read samples from {str(path)!r}: {one_line(err)}; give a folder of pictures, "
-            "or an .npz file written with numpy.savez(path, **inputs)",
-            name="data",
-            got=str(path),
-        ) from err
+    arrays = read_npz(
+        path,
+        "samples",
+        name="data",
+        advice="give a folder of pictures, or an .npz file that numpy.savez(path, **inputs) wrote",
+    )
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or set(arrays) != set(names):
         raise InputError(

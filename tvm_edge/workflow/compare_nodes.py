@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_edge.errors import InputError
+from tvm_edge.errors import InputError, near_matches
 from tvm_edge.frontend import GivenInputs, read_model
 from tvm_edge.frontend.onnx_inputs import fix_shapes
 from tvm_edge.frontend.onnx_pictures import prepare_pictures
@@ -168,4 +168,10 @@ def _tolerance(tolerance: float | None, options: Mapping[str, Any], graph: Graph
 def _checked_inputs(deployed: Any, inputs: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
     if inputs is None:
         return random_inputs(deployed.inputs)
+    known = [spec.name for spec in deployed.inputs]
+    for name in inputs:
+        if name not in known:
+            raise InputError(
+                f"the model has no input {name!r}; {near_matches(name, known)}", name=name
+            )
     return {name: np.asarray(value) for name, value in inputs.items()}

@@ -70,7 +70,7 @@ def tensors_of_kernels(
                         tensor = "" if back is None else back.output[0]
                 if tensor not in expected:
                     continue
-                value = _in_model_layout(returned[name], result.block, expected[tensor])
+                value = _in_model_layout(returned[name], expected[tensor])
                 if value is not None:
                     taken.add(name)
                     found[tensor] = value
@@ -88,14 +88,24 @@ def _reader(graph: Graph, tensor: str, operator: str) -> onnx.NodeProto | None:
     return next(nodes, None)
 
 
-def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.ndarray | None:
+def _in_channel_blocks(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether a shape is that of an image ``(N, C, *lengths)`` in blocks of channels.
+
+    By whatever kernel: also one that only casts an image keeps its blocks.
+    """
+    if len(expected) < 3 or len(shape) != len(expected) + 1:
+        return False
+    blocks = -(-expected[1] // shape[-1]) if shape[-1] else 0
+    return shape[:-1] == (expected[0], blocks, *expected[2:])
+
+
+def _in_model_layout(value: np.ndarray, expected: np.ndarray) -> np.ndarray | None:
     """Bring a result of a kernel to the layout of the model, ``None`` if it is no such tensor."""
-    if block and value.ndim == expected.ndim + 1 and value.shape[-1] == block:
+    if _in_channel_blocks(value.shape, expected.shape):
         moved = np.moveaxis(value, -1, 2)
-        value = moved.reshape(value.shape[0], -1, *value.shape[2:-1])
-        value = value[:, : expected.shape[1]] if expected.ndim > 1 else value
+        value = moved.reshape(value.shape[0], -1, *value.shape[2:-1])[:, : expected.shape[1]]
     if value.shape != expected.shape:
-        if value.size != expected.size or block:
+        if value.size != expected.size:
             return None
         value = value.reshape(expected.shape)
     if (value.dtype.kind in "iu") != (expected.dtype.kind in "iu"):
