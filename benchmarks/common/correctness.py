@@ -42,7 +42,7 @@ def write_expected(name: str, inputs: Mapping[str, Any], folder: Path) -> None:
     options = onnxruntime.SessionOptions()
     # Or products of bytes saturate in 16 bits on CPUs that have AVX2 and no more.
     options.add_session_config_entry("session.x64quantprecision", "1")
-    options.intra_op_num_threads = 1  # benchmarks prepare as many networks at once as there are CPUs
+    options.intra_op_num_threads = 1  # several networks are prepared at once
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
     expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
