@@ -52,6 +52,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "cpu_kernels": Benchmark("benchmarks.cpu.kernels", "onnx, onnxruntime"),
     "cpu_layers": Benchmark("benchmarks.cpu.layers", "onnxruntime, openvino, a C compiler"),
+    "cpu_winograd": Benchmark("benchmarks.cpu.winograd_stages"),
     "cpu_peaks": Benchmark("benchmarks.cpu.peaks", "a C compiler"),
     "contention": Benchmark(
         "benchmarks.cpu.contention", "onnxruntime, openvino, ncnn, pnnx, MNN from PyPI"

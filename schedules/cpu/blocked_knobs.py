@@ -240,9 +240,9 @@ def _fused_cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     lines = ceil(size.tile_lines / spec.cores)
     line = tiles * _tile_cost(knobs.columns, filters, size, spec)
     # From a cache that all of them fit, in order and ahead of their use: on an EPYC a byte takes a
-    # quarter to a seventh as long as one of the stages'.
+    # half as long as one of the stages' where they come from memory at first, else a seventh.
     fits = size.outer * size.filter_bytes <= max(spec.l2_cache, spec.l3_cache)
-    read = size.filter_bytes * _per_byte(spec) / (4 if fits else 1)
+    read = size.filter_bytes * _per_byte(spec) / (2 if fits else 1)
     return size.outer * lines * (line + read)
 
 
