@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -221,12 +220,7 @@ def conv2d_winograd(
     # a core transforms a tile completely before the next.
     rows = te.compute(
         (depth, tiles, size, size, block),
-        lambda c, t, p, j, v: _combine(
-            b,
-            p,
-            [gathered(c, t, i, j, v) for i in range(size)],
-            dtype,
-        ),
+        lambda c, t, p, j, v: _combine(b, p, [gathered(c, t, i, j, v) for i in range(size)], dtype),
         name=STAGES[0],
     )
 
@@ -241,10 +235,9 @@ def conv2d_winograd(
         name=STAGES[1],
         attrs={KEPT: True} if grouped else None,
     )
-    attributes: dict[str, Any] = {CONFIG: config} if config else {}
-    if isinstance(tiles, int) and more_h == more_w == 0:
-        attributes[TILE_LINES] = batch * tiles_h
-    product = _products(transformed, filters, (depth, tiles), attributes)
+    whole = isinstance(tiles, int) and more_h == more_w == 0
+    tile_lines = batch * tiles_h if whole else 0
+    product = _products(transformed, filters, (depth, tiles), tile_lines, config)
     return combine_outputs(product, m, (batch, out_h, out_w))
 
 
@@ -252,7 +245,8 @@ def _products(
     transformed: te.Tensor,
     filters: te.Tensor,
     lengths: tuple[Length, Length],
-    attributes: dict[str, Any],
+    tile_lines: int,
+    config: str,
 ) -> te.Tensor:
     """Sum over the channels of each frequency, or of groups of them; `lengths`: blocks, tiles."""
     frequencies, blocks, _, steps, lanes, *group = map(int, filters.shape)
@@ -270,7 +264,7 @@ def _products(
         (frequencies, blocks, tiles, lanes),
         product,
         name=PRODUCT,
-        attrs=attributes or None,
+        attrs={TILE_LINES: tile_lines} | ({CONFIG: config} if config else {}),
     )
 
 

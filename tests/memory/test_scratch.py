@@ -91,7 +91,7 @@ def winograd(channels: int, size: int) -> onnx.ModelProto:
 
 
 def test_fused_stages_of_winograd_take_the_room_of_a_line_of_tiles() -> None:
-    """Of F(4x4) six pixels of a line become 36 elements, and so do the products."""
+    """With F(4x4) a tile is 36 elements of each channel, and so are its products."""
     report = tvm_edge.analyze(winograd(64, 224), "llvm", tuning_logs=False)
     if "Winograd" not in report.layouts["conv"]:
         pytest.skip("this CPU is better off without")
@@ -102,7 +102,7 @@ def test_fused_stages_of_winograd_take_the_room_of_a_line_of_tiles() -> None:
 
 
 def test_winograd_takes_room_and_can_be_left_out() -> None:
-    """Of F(4x4) the image and the products are 2.25 times as large transformed."""
+    """With F(4x4) the image and the products are 2.25 times as large transformed."""
     conv = winograd(512, 28)
     report = tvm_edge.analyze(conv, "llvm", tuning_logs=False)
     if "Winograd" not in report.layouts["conv"]:
