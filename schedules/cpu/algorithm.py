@@ -109,8 +109,11 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
     window = workload.kernel[0] * workload.kernel[1]
     channels = filled(workload.channels // workload.groups, depth)
     filters = filled(workload.filters, block)
-    image = 4 * channels * workload.groups * workload.height * workload.width
     reach = reaches(workload)
+    top, left, bottom, right = workload.padding
+    above = 0 if reach else top + bottom  # lines beyond the image are skipped then
+    image = 4 * channels * workload.groups
+    image *= (workload.height + above) * (workload.width + left + right)
     return Tile(
         outer=workload.batch,
         blocks=filters // block,

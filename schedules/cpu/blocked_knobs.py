@@ -26,6 +26,8 @@ __all__ = [
 
 # Two multiply-adds start in a cycle, with a latency of four: fewer accumulators would wait.
 _LATENCY = 8
+# Instructions that load a vector in halves, each of which starts beside a multiply-add.
+_IN_HALVES = 3
 # Each block of filters is a stream of memory of its own: eight fall behind the prefetcher.
 _MAX_BLOCKS = 4
 
@@ -333,7 +335,9 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
         step = 3 * accumulators + 2 * pixels + filters / 2
     elif spec.multiplies_by_element:
         # A vector of each pixel serves four steps. Loads count by the slots that they take.
-        step = max(accumulators, _LATENCY) + (filters + pixels / 4) / 4
+        loads = filters + pixels / 4
+        issued = _IN_HALVES * loads if spec.in_order and size.element == 4 else 0
+        step = max(accumulators, issued, _LATENCY) + loads / 4
         if spec.in_order and size.element == 4 and filters < 3:
             step += 1  # counted by llvm-mca: vectors of pixels come too late
     elif size.element == 2 and spec.float16:

@@ -54,6 +54,13 @@ def test_loops_multiply_by_elements(
         assert bool(wide) == (core != "cortex-a55")
 
 
+@pytest.mark.parametrize("workload", [_POINTWISE, _STRIDED], ids=["1x1", "3x3"])
+def test_iterations_in_order_begin_with_what_is_loaded(workload: ConvWorkload) -> None:
+    kernel = _kernel(workload, "cortex-a55", "float32")
+    for _, loop in kernel.loops(Code(kernel.assembly())):
+        assert [one.is_mac for one in loop.body[:6]].count(True) >= 2
+
+
 def test_taps_in_8_bits_share_vectors_of_pixels_in_order() -> None:
     """Three taps of five pixels read seven, not fifteen, and nothing is spilled."""
     kernel = _kernel(replace(_STRIDED, strides=(1, 1), width=20), "cortex-a55", "int8")

@@ -25,6 +25,7 @@ LOADS = [
     "BFloat16Instructions",
     "VectorElements",
     "HalfLoads",
+    "AheadLoads",
 ]
 EVERYWHERE = [*FUNCTIONS, *TABLES, *LOADS, *ARRAYS, *MERGES, *CHECKS, *OPEN]
 # TVM's pass for some kernels alone.

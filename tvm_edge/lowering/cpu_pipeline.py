@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_edge.lowering.ahead_loads import AheadLoads
 from tvm_edge.lowering.bfloat16 import BFloat16Bits, BFloat16Instructions
 from tvm_edge.lowering.half_loads import HalfLoads
 from tvm_edge.lowering.register_arrays import RegisterArrays
@@ -18,7 +19,7 @@ CPU = "tvm_edge.cpu"
 PASSES = lowering_passes(
     types=[BFloat16Bits()],
     loops=[TransposeTiles()],
-    elements=[BFloat16Instructions(), VectorElements(), HalfLoads()],
+    elements=[BFloat16Instructions(), VectorElements(), HalfLoads(), AheadLoads()],
     arrays=[RegisterArrays(), TaskPlaces()],
 )
 """Passes down to functions of the host and of the device, which are finished apart."""

@@ -15,8 +15,9 @@ from tvm import ir, sym, tirx
 from tvm_edge.hardware.cpu import IN_ORDER
 from tvm_edge.schedules.accesses import constant, nodes_in
 
-__all__ = ["HalfLoads"]
+__all__ = ["HalfLoads", "is_load", "loads_in_halves"]
 
+_REINTERPRET = ir.Op.get("tirx.reinterpret")
 _BITS = 128
 _NAME = "tvm_edge_load_halves"
 _CODE = f"""
@@ -38,7 +39,7 @@ class HalfLoads:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         updated = mod.clone()
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _is_for_such(func):
+            if isinstance(func, tirx.PrimFunc) and loads_in_halves(func):
                 body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, _in_halves))
                 if not body.same_as(func.body):
                     code = ir.StringImm(_CODE)
@@ -47,9 +48,22 @@ class HalfLoads:
         return updated
 
 
-def _is_for_such(func: tirx.PrimFunc) -> bool:
+def loads_in_halves(func: tirx.PrimFunc) -> bool:
+    """Return whether a kernel is for such a core."""
     target = func.attrs.get("target") or tvm.target.Target.current()
     return target is not None and str(target.attrs.get("mcpu", "")) in IN_ORDER
+
+
+def is_load(node: tirx.Expr) -> bool:
+    """Return whether an expression is a vector that is loaded in halves."""
+    if not isinstance(node, ir.Call) or not node.op.same_as(_REINTERPRET):
+        return False
+    (both,) = node.args
+    return isinstance(both, ir.Call) and _NAME in map(_text, both.args)
+
+
+def _text(argument: tirx.Expr) -> str:
+    return argument.value if isinstance(argument, ir.StringImm) else ""
 
 
 def _in_halves(store: tirx.BufferStore) -> tirx.BufferStore:
