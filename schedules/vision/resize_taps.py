@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["LONGEST", "Axis", "Filter", "positions_of", "taps_of"]
+__all__ = ["LONGEST", "Axis", "Filter", "positions_of", "repeated", "taps_of"]
 
 LONGEST = 1 << 24
 """Limit of an axis whose indices are listed."""
@@ -51,6 +51,15 @@ class Axis:
     def is_kept(self) -> bool:
         """Return whether the result is the operand."""
         return self == Axis(self.old, self.old, 1.0)
+
+
+def repeated(axis: Axis, how: Filter) -> int:
+    """Return how often each element stands in the result, one after the other; 0 if it does not."""
+    factor = axis.new // max(axis.old, 1)
+    if how.mode != "nearest" or not factor or axis.new != axis.old * factor:
+        return 0
+    places = np.arange(axis.new) // factor
+    return factor if np.array_equal(taps_of(axis, how)[0][:, 0], places) else 0
 
 
 def taps_of(axis: Axis, how: Filter) -> tuple[np.ndarray, np.ndarray]:

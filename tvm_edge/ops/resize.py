@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from tvm_edge.ops.converter import Attributes, operand, spread, text
 from tvm_edge.ops.elements import constants_in, integers
@@ -24,10 +24,18 @@ from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
 from tvm_edge.ops.run_time_resize import resize_in_run
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
+from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.vision.enlarge import enlarge_planes
 from tvm_edge.schedules.vision.resize import resize_planes, resize_tables
 from tvm_edge.schedules.vision.resize_pictures import resize_pictures
-from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
+from tvm_edge.schedules.vision.resize_taps import (
+    LONGEST,
+    Axis,
+    Filter,
+    positions_of,
+    repeated,
+    taps_of,
+)
 
 __all__ = ["FLOATS", "interpolation_flops"]
 
@@ -228,6 +236,9 @@ def _resize_axis(
 def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     """Interpolate planes on a CPU; a GPU has a work-item for each element of TVM's kernel."""
     data, attrs = call.args[0], call.attrs
+    repeats = _repeated_in_run(site, call)
+    if repeats is not None:
+        return repeats
     coordinates, dtype = str(attrs.coordinate_transformation_mode), str(data.ty.dtype)
     if (
         site.spec.launches_grids
@@ -272,17 +283,35 @@ def _enlarged(site: KernelSite, call: relax.Call, axes: Sequence[Axis]) -> relax
     if nearest not in _NEAREST:
         return None
     how = Filter("nearest", coordinates, nearest, 0.0, False, False)
-    factors = [axis.new // axis.old for axis in axes]
-    for axis, factor in zip(axes, factors, strict=True):
-        places = np.arange(axis.new) // max(1, factor)
-        if axis.new % axis.old or not np.array_equal(taps_of(axis, how)[0][:, 0], places):
-            return None
+    factors = [repeated(axis, how) for axis in axes]
+    if not all(factors):
+        return None
     planes = data.ty.shape[0] * data.ty.shape[1]
     planes = int(planes) if isinstance(planes, int | tirx.IntImm) else planes
     size, (down, across) = (axes[0].old, axes[1].old), factors
     kernel = enlarge_planes(planes, size, (down, across), str(data.ty.dtype), site.spec)
     operand = site.reshape(data, [planes, *size])
     return site.reshape(site.run(kernel, "resize", [operand])[0], call.ty.shape)
+
+
+def _repeated_in_run(site: KernelSite, call: relax.Call) -> relax.Call | None:
+    """Repeat pixels of pictures whose size only the run tells, in blocks of channels or not.
+
+    TVM's kernel divides lengths to find a pixel's place, each time.
+    """
+    data, new = call.args[0], list(call.ty.shape)
+    if static_shape(call.ty) is not None:
+        return None
+    factors = [typical(to) // typical(of) for of, to in zip(data.ty.shape, new, strict=True)]
+
+    def repeat(pixels: te.Tensor) -> te.Tensor:
+        def element(*index: tirx.Expr) -> tirx.Expr:
+            return pixels(*(tirx.floordiv(i, n) for i, n in zip(index, factors, strict=True)))
+
+        return te.compute(new, element, name="resized")
+
+    attrs = {} if site.device is None else {"target": site.device.target}
+    return site.builder.call_te(repeat, data, primfunc_name_hint="resize", primfunc_attrs=attrs)
 
 
 def _picture(site: KernelSite, data: relax.Expr) -> tuple[relax.Var, Sequence[int]] | None:
