@@ -112,7 +112,8 @@ def test_it_is_fused_in_blocks() -> None:
 
 @needs_opencl
 def test_it_is_fused_on_a_gpu() -> None:
-    report = _agrees(_pyramid(), "opencl")
+    nodes, weights = _enlarge((2, 2), 13, "x", "e", coordinate_transformation_mode="asymmetric")
+    report = _agrees(_model([*nodes, node("Relu", ["e"], ["y"])], weights, 13), "opencl")
     (resized,) = (kernel for kernel in report.kernels if "resize" in kernel.name)
     assert "relu" in resized.name
     assert resized.device.startswith("opencl")
