@@ -27,7 +27,7 @@ _VECTOR = "float32x4"
 
 @dataclass(frozen=True)
 class _Operand:
-    """What a first step loads.
+    """A vector that the first step of an iteration loads.
 
     Attributes
     ----------
