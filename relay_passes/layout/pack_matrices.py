@@ -22,7 +22,8 @@ from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
 from tvm_edge.schedules.cpu.panel_tiles import float16_steps, panel_width
-from tvm_edge.schedules.panels import DENSE, dense, pack_matrix
+from tvm_edge.schedules.pairs import PAIR
+from tvm_edge.schedules.panels import DENSE, DENSE_PAIRS, dense, dense_pairs, pack_matrix
 
 __all__ = ["PackMatrices"]
 
@@ -98,9 +99,20 @@ class _Packer(PyExprMutator):
             # Of 16 bits the product of a row has partial sums of its own.
             if dtype != "float32" or columns < _PANELS * self._spec.cores * width:
                 return op
-        panels: relax.Expr = const(pack_matrix(matrix, width), dtype)
+        pairs = bool(self._spec.pair_product) and dtype == "bfloat16"
+        group = PAIR if pairs else 1
+        panels: relax.Expr = const(pack_matrix(matrix, width, group), dtype)
         if kept is not None:
             panels = self.builder_.emit(streamed(panels, vdevice_of(weight.ty)))
+        if pairs:
+            return self.builder_.call_te(
+                dense_pairs,
+                op.args[0],
+                panels,
+                columns,
+                primfunc_name_hint=DENSE_PAIRS,
+                primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+            )
         return self.builder_.call_te(
             dense,
             op.args[0],

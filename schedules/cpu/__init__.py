@@ -17,6 +17,7 @@ from tvm_edge.schedules.cpu.blocked import Conv2dBlocked
 from tvm_edge.schedules.cpu.conv2d import Conv2d
 from tvm_edge.schedules.cpu.conv2d_groups import Conv2dGroups
 from tvm_edge.schedules.cpu.dense import Dense
+from tvm_edge.schedules.cpu.dense_panels import DensePairs
 from tvm_edge.schedules.cpu.depthwise_int8 import DepthwiseInt8
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.fallback import Fallback
@@ -46,6 +47,7 @@ RULES: tuple[ScheduleRule, ...] = (
     WindowBlocked(),
     Conv2d(),
     Window("depthwise", match_depthwise, schedule_window),
+    DensePairs(),
     Dense(),
     Window("pool", match_pool, schedule_window),
     Reduce(),

@@ -91,9 +91,12 @@ def by_groups(sch: Schedule, init: SBlockRV, block: SBlockRV, lanes: int, intrin
     lane = sch.get_loops(block)[-2]
     vectors, lane = sch.split(lane, factors=[None, lanes])
     sch.unroll(vectors)
-    if constant(get_sblockrealize(sch, block).predicate) != 1:
+    marks = sch.get(block).annotations
+    if marks or constant(get_sblockrealize(sch, block).predicate) != 1:
         # The pixels of an incomplete tile: TVM takes no instruction for a block with a condition.
-        sch.blockize(lane)
+        around = sch.blockize(lane)
+        for name, value in marks.items():
+            sch.annotate(around, name, value)
         lane = sch.get_loops(block)[-2]
     sch.tensorize(lane, intrinsic)
 

@@ -22,12 +22,9 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
+from tvm_edge.schedules.cpu.dense_panels import FEW, schedule_packed, steps_in_float16
 from tvm_edge.schedules.cpu.dot import schedule_dot
-from tvm_edge.schedules.cpu.float16_runs import (
-    multiplies_float16,
-    reduced_in_float16,
-    split_runs,
-)
+from tvm_edge.schedules.cpu.float16_runs import multiplies_float16, split_runs
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -36,14 +33,8 @@ from tvm_edge.schedules.cpu.loops import (
     split_vectors,
 )
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
-from tvm_edge.schedules.cpu.panel_tiles import choose_open_tile, choose_tile, float16_steps
-from tvm_edge.schedules.cpu.panels import (
-    Product,
-    add_parts,
-    pack_panels,
-    schedule_open_panels,
-    schedule_panels,
-)
+from tvm_edge.schedules.cpu.panel_tiles import choose_tile
+from tvm_edge.schedules.cpu.panels import Product, add_parts, pack_panels, schedule_panels
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.panels import DENSE
 from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse
@@ -56,8 +47,6 @@ __all__ = ["Dense"]
 _ROWS = 8
 # Bytes that a core should read in sequence: prefetchers stop at the end of a page.
 _PAGE = 4096
-# Rows on the left up to which the product is bound by reading the matrix.
-_FEW = 4
 # Vector operations from which cores share such a matrix, even one that a single core's cache holds
 # (half a MiB of float32): of less a core is through in the 4 µs that the pool leaves to it alone.
 _FEWEST_TO_SHARE = 2 * MIN_PARALLEL_WORK
@@ -74,7 +63,7 @@ class Dense(ReductionRule):
             return None
         inline_spatial(sch)
         if sch.get(block).name_hint.startswith(DENSE):
-            _schedule_packed(sch, block, spec)
+            schedule_packed(sch, block, spec)
             return sch
         product = match_contraction(sch.get(block))
         if product is not None and (product.lines is not None or product.window):
@@ -120,14 +109,14 @@ def _matrix_outermost(sch: Schedule, block: SBlockRV) -> None:
     kinds = [v.iter_type for v in sch.get(block).iter_vars]
     outputs = kinds.index(tirx.IterVar.CommReduce)
     loops = sch.get_loops(block)
-    if outputs >= 2 and (extent(sch, loops[outputs - 2]) or 0) > _FEW:
+    if outputs >= 2 and (extent(sch, loops[outputs - 2]) or 0) > FEW:
         sch.reorder(loops[outputs - 1], loops[outputs - 2])
 
 
 def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) -> bool:
     sizes = [constant(var.dom.extent) or 0 for var in block.iter_vars]
     rows = 1 if product.channels is None else sizes[product.channels]
-    if rows > _FEW or any(sizes[p] != 1 for p in product.outer):
+    if rows > FEW or any(sizes[p] != 1 for p in product.outer):
         return False
     if spec.cores > 1 and prod(sizes) >= _FEWEST_TO_SHARE * lanes_of(block, spec):
         return True
@@ -145,7 +134,7 @@ def _is_many_rows(sch: Schedule, block: SBlockRV, product: Contraction, spec: De
     rows, columns = (extent(sch, loops[p]) or 0 for p in (product.channels, product.columns))
     depth = product.data.indices[-2]
     return (
-        product.group == rows > 2 * _FEW
+        product.group == rows > 2 * FEW
         and columns >= lanes_of(stmt, spec)
         and can_peel(sch, loops[product.columns])
         and len(product.data.indices) > 1
@@ -158,7 +147,7 @@ def _schedule_copied(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV, product: Contraction, spec: DeviceSpec
 ) -> None:
     stmt = sch.get(block)
-    steps = _float16_steps(sch, block, spec)
+    steps = steps_in_float16(sch, block, spec)
     lanes = spec.lanes(2) if steps else lanes_of(stmt, spec)
     assert product.channels is not None
     sizes = [constant(var.dom.extent) or 1 for var in stmt.iter_vars]
@@ -184,38 +173,6 @@ def _schedule_copied(
         shared=shared,
         in_float16=steps > 0,
     )
-
-
-def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
-    """Schedule a product with a matrix packed in advance."""
-    epilogue = epilogue_of(sch, block)
-    stmt = sch.get(block)
-    count = len(stmt.iter_vars)
-    width = constant(stmt.reads[1].source.shape[-1]) or 1
-    *outer, columns, _ = (constant(var.dom.extent) for var in stmt.iter_vars)
-    row = count - 3
-    if all(outer) and (outer[row] or 0) < _FEW:
-        row = max(reversed(range(count - 2)), key=lambda axis: outer[axis] or 0)
-    others = [axis for axis in range(count - 2) if axis != row]
-    product, rows = Product(others, row, count - 2, count - 1), outer[row]
-    halves = rows is not None and width % spec.lanes(2) == 0
-    steps = _float16_steps(sch, block, spec) if halves else 0
-    lanes = spec.lanes(2) if steps else lanes_of(stmt, spec)
-    if rows is None:
-        tile = choose_open_tile(columns or 1, spec, lanes, width=width)
-        schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec)
-    else:
-        tile = choose_tile(rows, columns or 1, spec, lanes, width=width, float16_steps=steps)
-        schedule_panels(sch, block, epilogue, product, tile, lanes, spec, in_float16=steps > 0)
-    schedule_rest(sch, [block, epilogue], spec)
-
-
-def _float16_steps(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> int:
-    """Return the steps of a product of many rows that is added up in float16, 0 for another."""
-    stmt = sch.get(block)
-    if not multiplies_float16(sch.mod["main"], spec) or reduced_in_float16(stmt) is None:
-        return 0
-    return float16_steps(constant(stmt.iter_vars[-1].dom.extent) or 0, spec)
 
 
 def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:

@@ -79,7 +79,8 @@ def schedule_panels(
     copy: SBlockRV | None = None,
     shared: bool = True,
     in_float16: bool = False,
-) -> None:
+    pairs: bool = False,
+) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product that reads its matrix in panels.
 
     Parameters
@@ -96,6 +97,14 @@ def schedule_panels(
         Whether all of the batch multiplies the same matrix.
     in_float16 : bool
         Whether to add products up in float16.
+    pairs : bool
+        Whether the block has an axis of pairs, the last one, for an instruction: it and the lanes
+        are left as loops.
+
+    Returns
+    -------
+    tuple[SBlockRV, SBlockRV]
+        What begins the accumulators of a tile, and what adds products to them.
     """
     sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
     rows, columns, reduction = sizes[product.rows], sizes[product.columns], sizes[product.reduction]
@@ -124,7 +133,8 @@ def schedule_panels(
     unrolled = divisors(reduction // parts, UNROLLED)[-1]
     steps, step = _split_steps(sch, loops[product.reduction], unrolled, streams=once)
     first, second = (chunks, panels) if by_rows else (panels, chunks)
-    sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane)
+    pair = loops[-1:] if pairs else []
+    sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane, *pair)
     # Whether a task has a matrix, or panels, of its own, too. A loop of which some is peeled stays.
     if rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0:
         task, own = fuse(sch, [*outer, first]), not by_rows and (batch == 1 or not shared)
@@ -134,7 +144,8 @@ def schedule_panels(
         task, own = first, False
     if parallel:
         sch.parallel(task)
-    sch.vectorize(lane)
+    if not pairs:
+        sch.vectorize(lane)
     for loop in (step, row, vector):
         sch.unroll(loop)
     if copy is not None:
@@ -144,9 +155,10 @@ def schedule_panels(
         sch.set_scope(block, 0, "local")
     stores = epilogue if final is None else sch.cache_write(block, 0, "local")
     _store_tiles(sch, stores, strips, product, lanes, left)
-    sch.decompose_reduction(block, steps)
+    begin = sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)
+    return begin, block
 
 
 def _split_steps(
@@ -187,11 +199,14 @@ def schedule_open_panels(
     tile: Tile,
     lanes: int,
     spec: DeviceSpec,
-) -> None:
+    *,
+    pairs: bool = False,
+) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product of rows that only the run counts with a matrix packed in advance.
 
     A task goes through a panel for all rows, or for some where there are few panels. Columns that
-    fill up the last panel are not stored.
+    fill up the last panel are not stored. `pairs` and results are those of
+    :func:`schedule_panels`.
     """
     loops = sch.get_loops(block)
     stored = extent(sch, sch.get_loops(epilogue)[product.columns]) or 1
@@ -201,13 +216,15 @@ def schedule_open_panels(
     unrolled = divisors(reduction, UNROLLED)[-1]
     steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
     outer = [loops[p] for p in product.outer]
-    sch.reorder(panels, *outer, strips, steps, step, row, vector, lane)
+    pair = loops[-1:] if pairs else []
+    sch.reorder(panels, *outer, strips, steps, step, row, vector, lane, *pair)
     if (extent(sch, panels) or 1) < 2 * spec.cores:
         strips = task = fuse(sch, [panels, *outer, strips])
     else:
         task = panels
     sch.parallel(task)
-    sch.vectorize(lane)
+    if not pairs:
+        sch.vectorize(lane)
     for loop in (step, row, vector):
         sch.unroll(loop)
     sch.set_scope(block, 0, "local")
@@ -224,6 +241,7 @@ def schedule_open_panels(
     mark_tiles(sch, [begin, block, epilogue], product.rows, tile.rows, small)
     if not whole:
         mark_tiles(sch, [epilogue], product.columns, lanes, 1)
+    return begin, block
 
 
 def _parts(rows: int, reduction: int, width: int, spec: DeviceSpec) -> int:

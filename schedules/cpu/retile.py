@@ -188,7 +188,7 @@ def _reading_inside(block: s_tir.SBlock, axis: int, inside: Sequence[tirx.Buffer
         [region(read) for read in block.reads],
         block.writes,
         block.name_hint,
-        tvm_ffi.structural_map(block.body, (ir.TensorLoad, load)),
+        tvm_ffi.structural_map(block.body, ((ir.TensorLoad, load), (ir.TensorRegion, region))),
         block.init,
         block.alloc_buffers,
         block.match_buffers,

@@ -1,0 +1,82 @@
+"""Products with matrices that were packed in panels when the model was compiled."""
+
+from __future__ import annotations
+
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import inline_spatial
+from tvm_edge.schedules.cpu.conv2d_groups import by_groups
+from tvm_edge.schedules.cpu.dot_products import PAIR_PRODUCTS
+from tvm_edge.schedules.cpu.float16_runs import multiplies_float16, reduced_in_float16
+from tvm_edge.schedules.cpu.loops import lanes_of
+from tvm_edge.schedules.cpu.panel_tiles import choose_open_tile, choose_tile, float16_steps
+from tvm_edge.schedules.cpu.panels import Product, schedule_open_panels, schedule_panels
+from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.panels import DENSE_PAIRS, PADDED
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of
+
+__all__ = ["FEW", "DensePairs", "schedule_packed", "steps_in_float16"]
+
+FEW = 4
+"""Rows on the left up to which a product is bound by reading the matrix."""
+
+
+class DensePairs(ReductionRule):
+    """Products of :func:`tvm_edge.schedules.panels.dense_pairs`."""
+
+    name = DENSE_PAIRS
+
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is such a product."""
+        dot = PAIR_PRODUCTS.get(spec.pair_product)
+        if dot is None or not sch.get(block).name_hint.startswith(DENSE_PAIRS):
+            return None
+        inline_spatial(sch, keep=[PADDED])
+        begin, block = schedule_packed(sch, block, spec, pairs=True)
+        # After the instructions TVM moves no block.
+        by_groups(sch, begin, block, dot.lanes, dot.broadcast())
+        return sch
+
+
+def schedule_packed(
+    sch: Schedule, block: SBlockRV, spec: DeviceSpec, *, pairs: bool = False
+) -> tuple[SBlockRV, SBlockRV]:
+    """Schedule a product with a packed matrix, and all around it.
+
+    Returns what begins the accumulators of a tile, and what adds products to them; of `pairs` that
+    is left without its instructions.
+    """
+    epilogue = epilogue_of(sch, block)
+    stmt = sch.get(block)
+    count = len(stmt.writes[0].source.shape)
+    width = constant(stmt.reads[1].source.shape[2]) or 1
+    *outer, columns = (constant(var.dom.extent) for var in stmt.iter_vars[:count])
+    row = count - 2
+    if all(outer) and (outer[row] or 0) < FEW:
+        row = max(reversed(range(count - 1)), key=lambda axis: outer[axis] or 0)
+    others = [axis for axis in range(count - 1) if axis != row]
+    product, rows = Product(others, row, count - 1, count), outer[row]
+    halves = rows is not None and width % spec.lanes(2) == 0
+    steps = steps_in_float16(sch, block, spec) if halves else 0
+    lanes = spec.lanes(2) if steps else lanes_of(stmt, spec)
+    if rows is None:
+        tile = choose_open_tile(columns or 1, spec, lanes, width=width)
+        made = schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec, pairs=pairs)
+    else:
+        tile = choose_tile(rows, columns or 1, spec, lanes, width=width, float16_steps=steps)
+        made = schedule_panels(
+            *(sch, block, epilogue, product, tile, lanes, spec), in_float16=steps > 0, pairs=pairs
+        )
+    schedule_rest(sch, [block, epilogue], spec)
+    return made
+
+
+def steps_in_float16(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> int:
+    """Return the steps of a product of many rows that is added up in float16, 0 for another."""
+    stmt = sch.get(block)
+    if not multiplies_float16(sch.mod["main"], spec) or reduced_in_float16(stmt) is None:
+        return 0
+    return float16_steps(constant(stmt.iter_vars[-1].dom.extent) or 0, spec)
