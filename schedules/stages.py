@@ -140,8 +140,13 @@ def isolate(
     return stage
 
 
-def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
-    """The only consumer of a reduction's result, if it reads each element once, in their order."""
+def aligned_consumer(
+    sch: Schedule, block: SBlockRV, *, shorter: bool = False
+) -> SBlockRV | None:
+    """The only consumer of a reduction's result, if it reads each element once, in their order.
+
+    With `shorter` it may leave out the last ones of the last axis.
+    """
     accumulators = sch.get(block).writes[0].source
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_plain(sch, consumers[0]):
@@ -152,19 +157,25 @@ def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
     if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars):
         return None
     sizes = [v.dom.extent for v in stmt.iter_vars]
-    if len(sizes) != len(accumulators.shape) or not all(map(_are_equal, accumulators.shape, sizes)):
+    lengths = list(accumulators.shape)
+    if len(sizes) != len(lengths):
+        return None
+    if shorter and (constant(sizes[-1]) or 0) <= (constant(lengths[-1]) or 0):
+        lengths[-1] = sizes[-1]
+    if not all(map(_are_equal, lengths, sizes)):
         return None  # a padding: the loops of the reduction would not reach its end
     reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(accumulators)]
     return consumers[0] if all(_indexed_by(access, stmt) for access in reads) else None
 
 
-def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
+def epilogue_of(sch: Schedule, block: SBlockRV, *, shorter: bool = False) -> SBlockRV:
     """The block that takes a reduction's accumulators out of their buffer, over the same axes.
 
     That is the reduction's consumer (bias, residual and activation inlined into it) or, where it
-    has none of that form, a copy made for the purpose.
+    has none of that form, a copy made for the purpose. `shorter` is that of
+    :func:`aligned_consumer`.
     """
-    return aligned_consumer(sch, block) or sch.cache_write(block, 0, "local")
+    return aligned_consumer(sch, block, shorter=shorter) or sch.cache_write(block, 0, "local")
 
 
 def epilogue_stores_in_order(

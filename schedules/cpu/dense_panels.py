@@ -49,7 +49,7 @@ def schedule_packed(
     Returns what begins the accumulators of a tile, and what adds products to them; of `pairs` that
     is left without its instructions.
     """
-    epilogue = epilogue_of(sch, block)
+    epilogue = epilogue_of(sch, block, shorter=pairs)
     stmt = sch.get(block)
     count = len(stmt.writes[0].source.shape)
     width = constant(stmt.reads[1].source.shape[2]) or 1

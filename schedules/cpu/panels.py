@@ -107,7 +107,9 @@ def schedule_panels(
         What begins the accumulators of a tile, and what adds products to them.
     """
     sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
-    rows, columns, reduction = sizes[product.rows], sizes[product.columns], sizes[product.reduction]
+    rows, reduction = sizes[product.rows], sizes[product.reduction]
+    # Of whole panels some columns are not stored.
+    columns = extent(sch, sch.get_loops(epilogue)[product.columns]) or 1
     batch = prod(sizes[p] for p in product.outer)
     parallel = batch * rows * columns * reduction >= MIN_PARALLEL_WORK * lanes
     width = tile.vectors * lanes
@@ -126,6 +128,8 @@ def schedule_panels(
     outer = [loops.pop(product.reduction)] if parts > 1 else []
     outer += [loops[p] for p in product.outer]
     panels, vector, lane = split_vectors(sch, loops[product.columns], tile.vectors, lanes)
+    if columns < sizes[product.columns]:
+        peel_remainder(sch, [panels])  # for the epilogue
     chunk = _chunk(rows, reduction, tile, spec) if by_rows else ceil(rows / tile.rows)
     chunks, strips, row = sch.split(loops[product.rows], factors=[None, chunk, tile.rows])
     if rows % (chunk * tile.rows):
@@ -284,9 +288,13 @@ def add_parts(
 ) -> None:
     """Schedule the block that ``rfactor`` leaves to add up parts, a vector at a time."""
     *rows, columns, part = sch.get_loops(block)
-    remainder = (extent(sch, columns) or 1) % lanes != 0
+    stored = extent(sch, sch.get_loops(epilogue)[-1]) or 1
+    remainder = stored % lanes != 0
+    shorter = stored < (extent(sch, columns) or 1)
     sch.set_scope(block, 0, "local")
     vector, _, lane = split_vectors(sch, columns, 1, lanes)
+    if shorter:
+        peel_remainder(sch, [vector])  # for the epilogue
     sch.reorder(*rows, vector, part, lane)
     if parallel:
         sch.parallel(fuse(sch, rows))
