@@ -8,13 +8,15 @@ bfloat16 whose pairs are multiplied (:mod:`tvm_edge.schedules.pairs`) it becomes
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from tvm import te, tirx, topi
 
 from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.float16 import KEPT
 
-__all__ = ["DENSE", "DENSE_PAIRS", "PADDED", "dense", "dense_pairs", "pack_matrix"]
+__all__ = ["DENSE", "DENSE_PAIRS", "PADDED", "dense", "pack_matrix"]
 
 DENSE = "dense_panels"
 """Name of the block that sums in a product with a packed matrix."""
@@ -44,43 +46,35 @@ def dense(
 ) -> te.Tensor:
     """The product of ``[..., M, K]`` with a matrix of `columns` columns, packed ``[N/l, K, l]``.
 
-    With `whole_panels` the products with the columns that fill up the last panel are taken, too:
-    no part of the sums has a condition.
+    Of one packed ``[N/l, K/2, l, 2]`` pairs are multiplied. With `whole_panels` the products with
+    the columns that fill up the last panel are taken, too: no part of the sums has a condition.
     """
-    width = int(panels.shape[2])
-    k = te.reduce_axis((0, int(panels.shape[1])), name="k")
+    count, depth, width, *pair = (int(length) for length in panels.shape)
+    k = te.reduce_axis((0, depth), name="k")
+    inner = [te.reduce_axis((0, size), name="pair") for size in pair]
+    data = _filled_rows(data, depth * prod(pair))
 
     def element(*index: tirx.Expr) -> tirx.Expr:
         *rows, column = index
-        weight = panels[tirx.floordiv(column, width), k, tirx.floormod(column, width)]
-        return te.sum(data(*rows, k) * weight, axis=k)
+        own = tirx.floordiv(column, width), k, tirx.floormod(column, width)
+        place = k * pair[0] + inner[0] if pair else k
+        return te.sum(data(*rows, place) * panels[(*own, *inner)], axis=[k, *inner])
 
-    summed = int(panels.shape[0]) * width if whole_panels else columns
-    return _first(te.compute((*data.shape[:-1], summed), element, name=DENSE), columns)
-
-
-def dense_pairs(data: te.Tensor, panels: te.Tensor, columns: int) -> te.Tensor:
-    """The product of ``[..., M, K]`` with a matrix packed ``[N/l, K/2, l, 2]``, by whole panels."""
-    count, depth, width, group = (int(length) for length in panels.shape)
-    if depth * group > int(data.shape[-1]):
-        rank = len(data.shape)
-        after = [0] * (rank - 1) + [depth * group - int(data.shape[-1])]
-        zero = tirx.const(0, data.dtype)
-        data = topi.nn.pad(data, [0] * rank, after, zero, name=PADDED, attrs={KEPT: True})
-    step, k = te.reduce_axis((0, depth), name="step"), te.reduce_axis((0, group), name="k")
-
-    def element(*index: tirx.Expr) -> tirx.Expr:
-        *rows, column = index
-        weight = panels[tirx.floordiv(column, width), step, tirx.floormod(column, width), k]
-        return te.sum(data(*rows, step * group + k) * weight, axis=[step, k])
-
-    whole = te.compute((*data.shape[:-1], count * width), element, name=DENSE_PAIRS)
-    return _first(whole, columns)
-
-
-def _first(product: te.Tensor, columns: int) -> te.Tensor:
-    """Return the first columns of a product."""
-    if int(product.shape[-1]) == columns:
+    name = DENSE_PAIRS if pair else DENSE
+    summed = count * width if whole_panels else columns
+    product = te.compute((*data.shape[:-1], summed), element, name=name)
+    if summed == columns:
         return product
-    shape = (*product.shape[:-1], columns)
+    shape = (*data.shape[:-1], columns)
     return te.compute(shape, lambda *index: product(*index), name="columns")
+
+
+def _filled_rows(data: te.Tensor, depth: int) -> te.Tensor:
+    """Fill rows up with zeros: whole pairs of 16 bits, as they are stored."""
+    missing = depth - int(data.shape[-1])
+    if not missing:
+        return data
+    before = [0] * len(data.shape)
+    after = [*before[1:], missing]
+    zero = tirx.const(0, data.dtype)
+    return topi.nn.pad(data, before, after, zero, name=PADDED, attrs={KEPT: True})

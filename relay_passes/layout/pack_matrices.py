@@ -23,7 +23,7 @@ from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
 from tvm_edge.schedules.cpu.panel_tiles import float16_steps, panel_width
 from tvm_edge.schedules.pairs import PAIR
-from tvm_edge.schedules.panels import DENSE, DENSE_PAIRS, dense, dense_pairs, pack_matrix
+from tvm_edge.schedules.panels import DENSE, DENSE_PAIRS, dense, pack_matrix
 
 __all__ = ["PackMatrices"]
 
@@ -95,31 +95,23 @@ class _Packer(PyExprMutator):
         halves = self._float16 and dtype == "float16"
         steps = float16_steps(len(matrix), self._spec) if halves else 0
         width = panel_width(rows, columns, self._spec, float16_steps=steps)
+        pairs = dtype == "bfloat16" and bool(self._spec.pair_product)
         if rows is not None and rows < _FEWEST:
-            # Of 16 bits the product of a row has partial sums of its own.
-            if dtype != "float32" or columns < _PANELS * self._spec.cores * width:
+            # Widened from 16 bits the product of a row has partial sums of its own.
+            is_wide = dtype == "float32" or pairs
+            if not is_wide or columns < _PANELS * self._spec.cores * width:
                 return op
-        pairs = bool(self._spec.pair_product) and dtype == "bfloat16"
-        group = PAIR if pairs else 1
-        panels: relax.Expr = const(pack_matrix(matrix, width, group), dtype)
+        panels: relax.Expr = const(pack_matrix(matrix, width, PAIR if pairs else 1), dtype)
         if kept is not None:
             panels = self.builder_.emit(streamed(panels, vdevice_of(weight.ty)))
-        if pairs:
-            return self.builder_.call_te(
-                dense_pairs,
-                op.args[0],
-                panels,
-                columns,
-                primfunc_name_hint=DENSE_PAIRS,
-                primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
-            )
+        whole = pairs or rows is None
         return self.builder_.call_te(
             dense,
             op.args[0],
             panels,
             columns,
-            whole_panels=rows is None,
-            primfunc_name_hint=DENSE,
+            whole_panels=whole,
+            primfunc_name_hint=DENSE_PAIRS if pairs else DENSE,
             # Of two blocks TVM would not say itself that others fuse with them.
-            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE} if rows is None else None,
+            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE} if whole else None,
         )

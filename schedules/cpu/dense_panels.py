@@ -25,7 +25,7 @@ FEW = 4
 
 
 class DensePairs(ReductionRule):
-    """Products of :func:`tvm_edge.schedules.panels.dense_pairs`."""
+    """Products of :func:`tvm_edge.schedules.panels.dense` by pairs."""
 
     name = DENSE_PAIRS
 
