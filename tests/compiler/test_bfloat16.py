@@ -5,31 +5,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-import tvm
 from onnx import helper
-from tvm import relax, tirx
+from tvm import relax
 
 import tvm_edge
+from tests.bfloat16 import ARM, AVX2, EPSILON, HAS_PAIRS, ZEN4, kernels, rounded, weights
 from tests.onnx_models import make_model, reference, relative_error
 from tests.quantized_models import QuantizedGraph
-from tvm_edge.compiler.compilation import begin
-from tvm_edge.compiler.driver import PIPELINE
-from tvm_edge.compiler.options import Options
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.host import CODEGEN_FEATURES
-from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.runtime import library
 
-X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
-ZEN4, AVX2 = X86 | {"mcpu": "znver4"}, X86 | {"mcpu": "haswell"}
-ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon", "+bf16"]}
-HAS_PAIRS = resolve_target("llvm").spec.pair_product != ""
-EPSILON = 2.0**-8  # of bfloat16, relative
 RNG = np.random.default_rng(11)
 
 # Input channels, and filters, kernel and attributes of a convolution.
@@ -43,17 +33,6 @@ CONVOLUTIONS: dict[str, tuple[int, tuple[int, int, int], dict[str, Any]]] = {
 }
 
 
-def rounded(values: np.ndarray) -> np.ndarray:
-    """`values` rounded to bfloat16, in float32."""
-    return values.astype(ml_dtypes.bfloat16).astype("float32")
-
-
-def weights(*shape: int) -> np.ndarray:
-    """Bfloat16 numbers that keep the size of what they are multiplied with."""
-    scale = 1 / np.sqrt(np.prod(shape[1:]))
-    return rounded((scale * RNG.standard_normal(shape)).astype("float32"))
-
-
 def convolution(name: str) -> onnx.ModelProto:
     channels, (filters, *kernel), attrs = CONVOLUTIONS[name]
     own = channels // attrs.get("group", 1)
@@ -61,22 +40,6 @@ def convolution(name: str) -> onnx.ModelProto:
     relu = helper.make_node("Relu", ["c"], ["y"], name="relu")
     values = {"w": weights(filters, own, *kernel), "b": weights(filters, 1)[:, 0]}
     return make_model([node, relu], {"x": (1, channels, 43, 39)}, ["y"], values)
-
-
-def kernels(model: onnx.ModelProto, target: Any) -> dict[str, str]:
-    """Assembly of the kernels of a model in bfloat16, by name."""
-    cpu_pipeline.register()
-    options = Options(precision="bfloat16")
-    done = PIPELINE.part(until="ConcatInPlace").run(begin(model, target, options))
-    code = {}
-    for gvar, func in done.module.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            named = func.with_attr("global_symbol", "main")
-            built = tvm.compile(
-                named, target=tvm.target.Target(target), tir_pipeline=cpu_pipeline.CPU
-            )
-            code[gvar.name_hint] = str(built.mod.inspect_source("asm"))
-    return code
 
 
 @pytest.mark.diagonals(2)
