@@ -16,7 +16,17 @@ from tvm_edge.compiler.options import Options
 from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering import cpu_pipeline
 
-__all__ = ["ARM", "AVX2", "EPSILON", "HAS_PAIRS", "ZEN4", "kernels", "rounded", "weights"]
+__all__ = [
+    "ARM",
+    "AVX2",
+    "EPSILON",
+    "HAS_PAIRS",
+    "ZEN4",
+    "kernels",
+    "rounded",
+    "scheduled",
+    "weights",
+]
 
 X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 ZEN4, AVX2 = X86 | {"mcpu": "znver4"}, X86 | {"mcpu": "haswell"}
@@ -37,17 +47,20 @@ def weights(*shape: int) -> np.ndarray:
     return rounded((scale * _RNG.standard_normal(shape)).astype("float32"))
 
 
+def scheduled(model: onnx.ModelProto, target: Any) -> dict[str, tirx.PrimFunc]:
+    """Scheduled kernels of a model in bfloat16, by name."""
+    options = Options(precision="bfloat16")
+    done = PIPELINE.part(until="ConcatInPlace").run(begin(model, target, options))
+    functions = done.module.functions_items()
+    return {gvar.name_hint: f for gvar, f in functions if isinstance(f, tirx.PrimFunc)}
+
+
 def kernels(model: onnx.ModelProto, target: Any) -> dict[str, str]:
     """Assembly of the kernels of a model in bfloat16, by name."""
     cpu_pipeline.register()
-    options = Options(precision="bfloat16")
-    done = PIPELINE.part(until="ConcatInPlace").run(begin(model, target, options))
     code = {}
-    for gvar, func in done.module.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            named = func.with_attr("global_symbol", "main")
-            built = tvm.compile(
-                named, target=tvm.target.Target(target), tir_pipeline=cpu_pipeline.CPU
-            )
-            code[gvar.name_hint] = str(built.mod.inspect_source("asm"))
+    for name, func in scheduled(model, target).items():
+        named = func.with_attr("global_symbol", "main")
+        built = tvm.compile(named, target=tvm.target.Target(target), tir_pipeline=cpu_pipeline.CPU)
+        code[name] = str(built.mod.inspect_source("asm"))
     return code

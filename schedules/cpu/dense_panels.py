@@ -49,7 +49,10 @@ def schedule_packed(
     Returns what begins the accumulators of a tile, and what adds products to them; of `pairs` that
     is left without its instructions.
     """
-    epilogue = epilogue_of(sch, block, shorter=pairs)
+    # Where only the run counts rows, what is not stored of a last panel would be a loop of single
+    # elements (197x768x75 and Gelu: 471 instead of 137 µs).
+    is_open = any(constant(var.dom.extent) is None for var in sch.get(block).iter_vars)
+    epilogue = epilogue_of(sch, block, shorter=not is_open)
     stmt = sch.get(block)
     count = len(stmt.writes[0].source.shape)
     width = constant(stmt.reads[1].source.shape[2]) or 1

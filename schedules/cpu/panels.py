@@ -208,12 +208,10 @@ def schedule_open_panels(
 ) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product of rows that only the run counts with a matrix packed in advance.
 
-    A task goes through a panel for all rows, or for some where there are few panels. Columns that
-    fill up the last panel are not stored. `pairs` and results are those of
-    :func:`schedule_panels`.
+    A task goes through a panel for all rows, or for some where there are few panels; columns are
+    those of whole panels. `pairs` and results are those of :func:`schedule_panels`.
     """
     loops = sch.get_loops(block)
-    stored = extent(sch, sch.get_loops(epilogue)[product.columns]) or 1
     reduction = extent(sch, loops[product.reduction]) or 1
     panels, vector, lane = sch.split(loops[product.columns], factors=[None, tile.vectors, lanes])
     strips, row = sch.split(loops[product.rows], factors=[None, tile.rows])
@@ -236,15 +234,11 @@ def schedule_open_panels(
     row, column = sch.get_loops(epilogue)[-2:]
     vector, lane = sch.split(column, factors=[None, lanes])
     sch.vectorize(lane)
-    whole = stored % lanes == 0
-    if whole:
-        sch.unroll(row)
-        sch.unroll(vector)
+    sch.unroll(row)
+    sch.unroll(vector)
     begin = sch.decompose_reduction(block, steps)
     small = small_tile(tile.rows, tile.vectors)
     mark_tiles(sch, [begin, block, epilogue], product.rows, tile.rows, small)
-    if not whole:
-        mark_tiles(sch, [epilogue], product.columns, lanes, 1)
     return begin, block
 
 

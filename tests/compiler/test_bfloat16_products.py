@@ -11,10 +11,22 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tvm import s_tir, tirx
 
 import tvm_edge
-from tests.bfloat16 import ARM, AVX2, EPSILON, HAS_PAIRS, ZEN4, kernels, rounded, weights
+from tests.bfloat16 import (
+    ARM,
+    AVX2,
+    EPSILON,
+    HAS_PAIRS,
+    ZEN4,
+    kernels,
+    rounded,
+    scheduled,
+    weights,
+)
 from tests.onnx_models import make_model, relative_error
+from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.panels import pack_matrix
 
 Product = tuple[Sequence[int | str], int, int]
@@ -132,6 +144,33 @@ def test_pairs_are_multiplied_by_the_instruction(target: dict[str, Any], multipl
     for name, text in code.items():
         assert text.count(f"\t{multiplies}\t") >= 8, name
         assert not re.search(r"\t(vfmadd\d+ps|fmla|fmadd)\t", text), name
+
+
+def test_small_tiles_of_open_rows_end_where_the_rows_do() -> None:
+    """Nothing is read beyond the rows, and no instruction waits for a condition."""
+    ((name, func),) = (
+        each for each in scheduled(chain(OPEN[:1]), ZEN4).items() if "dense" in each[0]
+    )
+    blocks = nodes_in(func.body, s_tir.SBlockRealize)
+    updates = [node for node in blocks if "update" in node.block.name_hint]
+    assert all(constant(node.predicate) == 1 for node in updates)
+    tiles = [node for node in updates if node.block.match_buffers]  # those of the instruction
+    assert len(tiles) == 2, name  # of a whole tile, and of a small one
+    (row, *_), (small_row, *_) = (tile.block.match_buffers[0].source.region for tile in tiles)
+    assert not nodes_in(row.min, tirx.Min)
+    assert nodes_in(small_row.min, tirx.Min)
+
+
+def test_a_row_that_is_no_number_leaves_others_alone() -> None:
+    """Odd rows are filled up with zeros, not with the next row."""
+    product = ((6,), 41, 48)
+    compiled = tvm_edge.compile(
+        chain([product]), "llvm", precision="bfloat16", tuning_logs=False, num_threads=2
+    )
+    inputs = random_inputs([product])
+    inputs["x0"][3] = np.nan
+    wrong = np.isnan(compiled.run(inputs)["y0"]).any(axis=1)
+    np.testing.assert_array_equal(wrong, np.arange(6) == 3)
 
 
 def test_a_product_of_two_inputs_is_widened() -> None:
