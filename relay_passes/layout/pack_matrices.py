@@ -5,6 +5,9 @@ quarter of the time of 49x768x3072, and 1 % of it for thousands of rows. With on
 or two, the matrix is read once, and faster as one piece of memory (1x768x3072: 59 instead of 70 µs)
 if there are enough panels for the cores, which else share its rows. Where only the run counts the
 rows one kernel is right for few of them and for many.
+
+Matrices of bfloat16 are packed in pairs of rows where the CPU multiplies pairs: one row takes 54 µs
+of 768x3072 then, and 82 µs widened.
 """
 
 from __future__ import annotations
