@@ -140,9 +140,7 @@ def isolate(
     return stage
 
 
-def aligned_consumer(
-    sch: Schedule, block: SBlockRV, *, shorter: bool = False
-) -> SBlockRV | None:
+def aligned_consumer(sch: Schedule, block: SBlockRV, *, shorter: bool = False) -> SBlockRV | None:
     """The only consumer of a reduction's result, if it reads each element once, in their order.
 
     With `shorter` it may leave out the last ones of the last axis.
