@@ -58,7 +58,7 @@ def dense(
         *rows, column = index
         own = tirx.floordiv(column, width), k, tirx.floormod(column, width)
         place = k * pair[0] + inner[0] if pair else k
-        return te.sum(data(*rows, place) * panels[(*own, *inner)], axis=[k, *inner])
+        return te.sum(data(*rows, place) * panels(*own, *inner), axis=[k, *inner])
 
     name = DENSE_PAIRS if pair else DENSE
     summed = count * width if whole_panels else columns

@@ -35,19 +35,17 @@ class DensePairs(ReductionRule):
         if dot is None or not sch.get(block).name_hint.startswith(DENSE_PAIRS):
             return None
         inline_spatial(sch, keep=[PADDED])
-        begin, block = schedule_packed(sch, block, spec, pairs=True)
+        begin, block = schedule_packed(sch, block, spec)
         # After the instructions TVM moves no block.
         by_groups(sch, begin, block, dot.lanes, dot.broadcast())
         return sch
 
 
-def schedule_packed(
-    sch: Schedule, block: SBlockRV, spec: DeviceSpec, *, pairs: bool = False
-) -> tuple[SBlockRV, SBlockRV]:
+def schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product with a packed matrix, and all around it.
 
-    Returns what begins the accumulators of a tile, and what adds products to them; of `pairs` that
-    is left without its instructions.
+    Returns what begins the accumulators of a tile, and what adds products to them; pairs are left
+    without their instructions.
     """
     # Where only the run counts rows, what is not stored of a last panel would be a loop of single
     # elements (197x768x75 and Gelu: 471 instead of 137 µs).
@@ -67,11 +65,11 @@ def schedule_packed(
     lanes = spec.lanes(2) if steps else lanes_of(stmt, spec)
     if rows is None:
         tile = choose_open_tile(columns or 1, spec, lanes, width=width)
-        made = schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec, pairs=pairs)
+        made = schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec)
     else:
         tile = choose_tile(rows, columns or 1, spec, lanes, width=width, float16_steps=steps)
         made = schedule_panels(
-            *(sch, block, epilogue, product, tile, lanes, spec), in_float16=steps > 0, pairs=pairs
+            sch, block, epilogue, product, tile, lanes, spec, in_float16=steps > 0
         )
     schedule_rest(sch, [block, epilogue], spec)
     return made

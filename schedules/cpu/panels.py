@@ -42,7 +42,7 @@ class Product:
     outer : sequence of int
         Batch.
     rows, columns, reduction : int
-        M, N and K; K is the last one.
+        M, N and K; after K there may be an axis of groups that an instruction multiplies.
     """
 
     outer: Sequence[int]
@@ -79,16 +79,17 @@ def schedule_panels(
     copy: SBlockRV | None = None,
     shared: bool = True,
     in_float16: bool = False,
-    pairs: bool = False,
 ) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product that reads its matrix in panels.
+
+    Returns what begins the accumulators of a tile, and what adds products to them.
 
     Parameters
     ----------
     block : SBlockRV
-        The reduction, without window or broadcast.
+        The reduction, without window or broadcast; an axis of groups and the lanes stay loops.
     epilogue : SBlockRV
-        The only block that reads them.
+        The only block that reads it, maybe without the columns that fill up the last panel.
     tile : Tile
         Its vectors make the width of a panel.
     copy : SBlockRV, optional
@@ -97,18 +98,9 @@ def schedule_panels(
         Whether all of the batch multiplies the same matrix.
     in_float16 : bool
         Whether to add products up in float16.
-    pairs : bool
-        Whether the block has an axis of pairs, the last one, for an instruction: it and the lanes
-        are left as loops.
-
-    Returns
-    -------
-    tuple[SBlockRV, SBlockRV]
-        What begins the accumulators of a tile, and what adds products to them.
     """
     sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
     rows, reduction = sizes[product.rows], sizes[product.reduction]
-    # Of whole panels some columns are not stored.
     columns = extent(sch, sch.get_loops(epilogue)[product.columns]) or 1
     batch = prod(sizes[p] for p in product.outer)
     parallel = batch * rows * columns * reduction >= MIN_PARALLEL_WORK * lanes
@@ -117,9 +109,8 @@ def schedule_panels(
     # A panel that one strip of rows reads need not stay in a cache.
     once = rows <= tile.rows and columns >= spec.cores * width
     parts = 1 if by_rows or once else _parts(rows, reduction, width, spec)
-    final = None
-    if parts > 1:
-        final = block
+    final = block if parts > 1 else None
+    if final is not None:
         part, _ = sch.split(sch.get_loops(block)[product.reduction], factors=[parts, None])
         block = sch.rfactor(part, 0)  # what `final` adds up
     if in_float16:
@@ -131,34 +122,27 @@ def schedule_panels(
     if columns < sizes[product.columns]:
         peel_remainder(sch, [panels])  # for the epilogue
     chunk = _chunk(rows, reduction, tile, spec) if by_rows else ceil(rows / tile.rows)
-    chunks, strips, row = sch.split(loops[product.rows], factors=[None, chunk, tile.rows])
-    if rows % (chunk * tile.rows):
-        peel_remainder(sch, [chunks, strips, row])
+    chunks, strips, row = split_vectors(sch, loops[product.rows], chunk, tile.rows)
     unrolled = divisors(reduction // parts, UNROLLED)[-1]
     steps, step = _split_steps(sch, loops[product.reduction], unrolled, streams=once)
     first, second = (chunks, panels) if by_rows else (panels, chunks)
-    pair = loops[-1:] if pairs else []
-    sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane, *pair)
-    # Whether a task has a matrix, or panels, of its own, too. A loop of which some is peeled stays.
-    if rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0:
+    group = loops[product.reduction + 1 :]
+    sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane, *group)
+    left = rows % (chunk * tile.rows) != 0, columns % width != 0
+    task, own = first, False
+    if not left[0 if by_rows else 1]:  # a loop of which some is peeled stays
         task, own = fuse(sch, [*outer, first]), not by_rows and (batch == 1 or not shared)
     elif outer and batch >= spec.cores:
         task, own = fuse(sch, outer), not shared
-    else:
-        task, own = first, False
     if parallel:
         sch.parallel(task)
-    if not pairs:
+    if not group:
         sch.vectorize(lane)
     for loop in (step, row, vector):
         sch.unroll(loop)
-    if copy is not None:
+    if copy is not None:  # in the task that has a matrix, or panels, of its own
         _place_copy(sch, copy, task if own else None, tile, lanes, parallel=parallel)
-    left = rows % (chunk * tile.rows) != 0, columns % width != 0
-    if final is None:
-        sch.set_scope(block, 0, "local")
-    stores = epilogue if final is None else sch.cache_write(block, 0, "local")
-    _store_tiles(sch, stores, strips, product, lanes, left)
+    _store_tiles(sch, block, epilogue if final is None else None, strips, product, lanes, left)
     begin = sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)
@@ -179,15 +163,23 @@ def _split_steps(
 
 def _store_tiles(
     sch: Schedule,
-    accumulators: SBlockRV,
+    block: SBlockRV,
+    epilogue: SBlockRV | None,
     strips: LoopRV,
     product: Product,
     lanes: int,
     left: tuple[bool, bool],
 ) -> None:
-    """Store the accumulators of each tile; `left`: whether rows and columns end incomplete."""
-    sch.reverse_compute_at(accumulators, strips, preserve_unit_loops=True)
-    own = sch.get_loops(accumulators)
+    """Store the accumulators of each tile, without an epilogue as they are.
+
+    `left`: whether rows and columns end incomplete.
+    """
+    if epilogue is None:
+        epilogue = sch.cache_write(block, 0, "local")
+    else:
+        sch.set_scope(block, 0, "local")
+    sch.reverse_compute_at(epilogue, strips, preserve_unit_loops=True)
+    own = sch.get_loops(epilogue)
     row, column = own[product.rows - product.columns - 1], own[-1]
     if left[0]:
         peel_remainder(sch, [row])
@@ -203,13 +195,11 @@ def schedule_open_panels(
     tile: Tile,
     lanes: int,
     spec: DeviceSpec,
-    *,
-    pairs: bool = False,
 ) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product of rows that only the run counts with a matrix packed in advance.
 
     A task goes through a panel for all rows, or for some where there are few panels; columns are
-    those of whole panels. `pairs` and results are those of :func:`schedule_panels`.
+    those of whole panels. For arguments and results see :func:`schedule_panels`.
     """
     loops = sch.get_loops(block)
     reduction = extent(sch, loops[product.reduction]) or 1
@@ -218,14 +208,14 @@ def schedule_open_panels(
     unrolled = divisors(reduction, UNROLLED)[-1]
     steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
     outer = [loops[p] for p in product.outer]
-    pair = loops[-1:] if pairs else []
-    sch.reorder(panels, *outer, strips, steps, step, row, vector, lane, *pair)
+    group = loops[product.reduction + 1 :]
+    sch.reorder(panels, *outer, strips, steps, step, row, vector, lane, *group)
     if (extent(sch, panels) or 1) < 2 * spec.cores:
         strips = task = fuse(sch, [panels, *outer, strips])
     else:
         task = panels
     sch.parallel(task)
-    if not pairs:
+    if not group:
         sch.vectorize(lane)
     for loop in (step, row, vector):
         sch.unroll(loop)
