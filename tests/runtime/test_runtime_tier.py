@@ -72,3 +72,23 @@ def test_an_artifact_needs_the_runtime_only(
     assert not set(found["loaded"]) & set(blocked)
     assert not found["compiler"]
     assert (tmp_path / "again.tvme").read_bytes() == artifact.read_bytes()
+
+ASKED_OF_TVM = """
+from tvm_ffi import core
+
+find, found = core._object_type_key_to_index, []
+core._object_type_key_to_index = noted = lambda key: found.append(find(key)) or found[-1]
+
+import tvm_edge
+
+tvm_edge.load
+assert core._object_type_key_to_index is noted
+print(len(found), found.count(None))
+"""
+
+
+def test_no_error_is_made_for_types_of_the_compiler() -> None:
+    output = run_python(ASKED_OF_TVM, environment={"TVM_USE_RUNTIME_LIB": "1"})
+    asked, unknown = map(int, output.split())
+    assert asked > 0
+    assert unknown == 0

@@ -174,5 +174,6 @@ def _cpu_name() -> str:
         return machine()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the description of this board as JSON."""
     print(json.dumps(describe().to_dict()))
