@@ -142,8 +142,6 @@ def __getattr__(name: str) -> Any:
     with hold_interrupts():
         if _HOME[name] in ("compiler.driver", "hardware", "tuning"):
             importlib.import_module("tvm_edge.extras").require_compiler()
-        elif _HOME[name] in ("rpc", "runtime"):
-            importlib.import_module("tvm_edge.runtime_tier").import_tvm()
         value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
     globals()[name] = value
     return value

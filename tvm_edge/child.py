@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
-from tvm_edge.runtime_tier import import_tvm
-
 __all__ = [
     "Child",
     "ChildEnded",
@@ -129,7 +127,6 @@ def run(module: str) -> None:
     eighth of the processor time of the start.
     """
     gc.disable()
-    import_tvm()
     main = importlib.import_module(module).main
     gc.freeze()
     gc.enable()

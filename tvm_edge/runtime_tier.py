@@ -1,22 +1,20 @@
-"""Import of TVM where its compiler may not be there: in half of the processor time."""
+"""TVM, imported so that its runtime tier alone costs half of the processor time.
+
+TVM's Python package asks its libraries for the types of both and catches an error for each of the
+137 that only the compiler has. The backtraces of these errors read the symbols of all libraries.
+Here the libraries are asked for the types that they have.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["import_tvm"]
+from tvm_ffi import core, registry
 
 
-def import_tvm() -> None:
-    """Import TVM without errors for the types that its runtime library does not have.
-
-    TVM's Python package asks for 137 of the compiler's types and catches the errors. Their
-    backtraces read the symbols of all libraries: half of the processor time of the import.
-    """
-    if "tvm" in sys.modules:
-        return
-    from tvm_ffi import core, registry
-
+@contextmanager
+def _unknown_types_without_errors() -> Iterator[None]:
     find = core._object_type_key_to_index
     known: set[str] = set()
 
@@ -27,6 +25,10 @@ def import_tvm() -> None:
 
     core._object_type_key_to_index = find_known  # type: ignore[assignment]
     try:
-        import tvm  # noqa: F401
+        yield
     finally:
         core._object_type_key_to_index = find
+
+
+with _unknown_types_without_errors():
+    import tvm  # noqa: F401

@@ -73,6 +73,7 @@ def test_an_artifact_needs_the_runtime_only(
     assert not found["compiler"]
     assert (tmp_path / "again.tvme").read_bytes() == artifact.read_bytes()
 
+
 ASKED_OF_TVM = """
 from tvm_ffi import core
 

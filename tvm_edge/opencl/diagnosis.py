@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm_edge.runtime_tier import import_tvm
-
 __all__ = ["Finding", "diagnose", "explain"]
 
 _TIMEOUT = 60  # seconds; a driver may wait for hardware that does not answer
@@ -107,9 +105,11 @@ def _icd_files() -> str:
 
 def _look() -> dict[str, Any]:
     """Return this process's view: the runtime's status and what is wrong around it."""
-    from tvm_edge import opencl
+    from tvm_edge import (
+        opencl,
+        runtime_tier,  # noqa: F401  loads the runtime, unless autoload is off
+    )
 
-    import_tvm()  # loads the runtime, unless autoload is off
     if os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD") == "0":
         raise SystemExit("TVM_DEVICE_BACKEND_AUTOLOAD=0 keeps OpenCL from being loaded; unset it")
     opencl.autoload()

@@ -6,6 +6,7 @@ at home (:mod:`~tvm_edge.rpc.board`), so that timings are free of the network. H
 own holds the session (:mod:`~tvm_edge.rpc.agent`), because TVM's client waits for ever.
 """
 
+import tvm_edge.runtime_tier  # noqa: F401  TVM, before others import it
 from tvm_edge.rpc.board_info import BoardDevice, BoardInfo
 from tvm_edge.rpc.remote import Remote, connect
 from tvm_edge.rpc.remote_model import RemoteModel

@@ -174,6 +174,5 @@ def _cpu_name() -> str:
         return machine()
 
 
-def main() -> None:
-    """Print the description of this board as JSON."""
+if __name__ == "__main__":
     print(json.dumps(describe().to_dict()))

@@ -161,11 +161,7 @@ class BoardServer:
         DeviceUnavailableError
             It does.
         """
-        command = [
-            sys.executable,
-            "-c",
-            "from tvm_edge.child import run; run('tvm_edge.rpc.board_info')",
-        ]
+        command = [sys.executable, "-m", "tvm_edge.rpc.board_info"]
         environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
         try:
             done = subprocess.run(

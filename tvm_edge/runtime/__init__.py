@@ -1,5 +1,6 @@
 """Load and run artifacts, on TVM's runtime tier: no compiler, no ONNX."""
 
+import tvm_edge.runtime_tier  # noqa: F401  TVM, before others import it
 from tvm_edge.runtime.benchmark import BenchmarkResult, Timing
 from tvm_edge.runtime.device_plan import DevicePlan
 from tvm_edge.runtime.frame_stream import FrameStream
