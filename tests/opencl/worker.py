@@ -7,16 +7,19 @@ environment at their first use, which is in the fork.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
 import traceback
 from multiprocessing.connection import Connection, Listener
 
-import tvm  # noqa: F401  imported once, for all workers
+import pytest  # noqa: F401  imported once, for all workers
+import tvm  # noqa: F401
 
 import tests.opencl.programs
-import tests.opencl.recorded  # noqa: F401  likewise
+import tvm_edge.opencl  # noqa: F401
+from tests.opencl.recorded import recorded_chain
 
 
 def listen() -> None:
@@ -26,6 +29,8 @@ def listen() -> None:
         sys.stdin.read()
         os.killpg(0, 9)
     listener = Listener(family="AF_UNIX")
+    recorded_chain()  # once, as well: most of the workers run it
+    gc.freeze()
     print(listener.address, flush=True)
     os.dup2(2, 1)  # nobody reads the pipe from here on
     while True:
