@@ -46,7 +46,7 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python tools/import_cycles.py
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 format: $(VENV)/.tested
 	$(BIN)/ruff check --fix

@@ -46,6 +46,9 @@ os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
 # that runs a kernel would have them take the core that a test beside it needs.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
+# So do NumPy's, of which each process that imports it starts one for each core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # TVM's passes and LLVM make small objects all over the heap: with huge pages of the kernel's, where
 # it has them, workers and other child processes take about a twentieth less time.
 os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
@@ -92,7 +95,6 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     """Collect garbage from here on, of what tests make."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

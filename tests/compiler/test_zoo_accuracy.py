@@ -28,7 +28,7 @@ from tvm_edge import zoo
 VARIED = ("mobilenet_v2", "ssd_mobilenet_v1")
 # And with tensors inside as outputs: branches that are joined.
 THOROUGH = ("squeezenet1_0",)
-CLASSIFIERS = ("squeezenet1_0", "resnet50_v1", "mobilenet_v2")
+CLASSIFIERS = ("mobilenet_v2", "resnet50_v1", "squeezenet1_0")
 
 
 Made = tuple[onnx.ModelProto, tvm_edge.CompiledModel]

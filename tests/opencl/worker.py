@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection, Listener
 import pytest  # noqa: F401  imported once, for all workers
 import tvm  # noqa: F401
 
-import tests.opencl.programs
 import tvm_edge.opencl  # noqa: F401
 from tests.opencl.recorded import recorded_chain
 

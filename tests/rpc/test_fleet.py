@@ -32,7 +32,7 @@ from tvm_edge.tuning.worker import Done, Failed, Limits
 
 CONV = conv()
 QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)
-LONG = replace(QUICK, rounds=1, seconds=1.0)
+LONG = replace(QUICK, rounds=1, seconds=0.6)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def killed(
         timing = isinstance(request, Call) and request.function == "candidate_time"
         if left and timing and agent.address == address:
             left -= 1
-            threading.Timer(0.3, board.session().kill).start()
+            threading.Timer(0.1, board.session().kill).start()
         return call(agent, request, seconds)
 
     with monkeypatch.context() as patches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -9,13 +11,17 @@ from tvm_edge.zoo import shapes
 
 CLASSES = [[3, 4], [5, 3, 1], [5, 1, 2]]
 MEANS = [153.326, 135.409, 104.663]
-SCENES = [shapes.draw(index) for index in range(40)]
+
+
+@cache
+def scenes() -> list[shapes.Scene]:
+    return [shapes.draw(index) for index in range(40)]
 
 
 def test_equal_arguments_give_equal_scenes() -> None:
     again = shapes.draw(3)
     for name in ("pixels", "boxes", "classes"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(SCENES[3], name))
+        np.testing.assert_array_equal(getattr(again, name), getattr(scenes()[3], name))
 
 
 def test_it_is_the_data_set_that_the_network_was_trained_for() -> None:
@@ -33,14 +39,14 @@ def test_sets_have_nothing_in_common() -> None:
 
 
 def test_scenes() -> None:
-    for scene in SCENES:
+    for scene in scenes():
         assert scene.pixels.shape == (128, 128, 3) and scene.pixels.dtype == np.uint8
         assert scene.boxes.shape == (len(scene.classes), 4) and 1 <= len(scene.classes) <= 8
         assert scene.boxes.dtype == np.float32 and scene.classes.dtype == np.int64
         assert 0 <= scene.boxes.min() and scene.boxes.max() <= 1
         longer = (scene.boxes[:, 2:] - scene.boxes[:, :2]).max(1) * shapes.SIZE
         assert 9.99 <= longer.min() and longer.max() <= 90.01
-    kinds = np.concatenate([scene.classes for scene in SCENES])
+    kinds = np.concatenate([scene.classes for scene in scenes()])
     assert set(kinds.tolist()) == set(range(len(shapes.CLASSES)))
 
 
@@ -73,6 +79,6 @@ def test_coverage_is_the_area(kind: str) -> None:
 
 
 def test_network_input() -> None:
-    batch = shapes.network_input(*SCENES[:2])
+    batch = shapes.network_input(*scenes()[:2])
     assert batch.shape == (2, 3, 128, 128) and batch.dtype == np.float32
-    assert batch[1, 2, 5, 7] == np.float32(SCENES[1].pixels[5, 7, 2]) / np.float32(255)
+    assert batch[1, 2, 5, 7] == np.float32(scenes()[1].pixels[5, 7, 2]) / np.float32(255)
