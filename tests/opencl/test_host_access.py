@@ -72,7 +72,7 @@ def test_the_host_reads_what_a_kernel_wrote(host_access: Run) -> None:
 
 def reads_of_a_running_kernel() -> None:
     counted = upload(np.zeros(programs.N, "int32"))
-    programs.spin()(100_000, counted)
+    programs.spin()(25_000, counted)
     seen = read_on_host(counted).numpy()
     np.testing.assert_array_equal(seen, counted.numpy())
 
@@ -86,7 +86,7 @@ def reads_behind_another_stream() -> None:
     counted = upload(np.zeros(programs.N, "int32"))
     stream = device.create_raw_stream()
     with tvm_ffi.use_raw_stream(device, stream):
-        programs.spin()(100_000, counted)
+        programs.spin()(25_000, counted)
     seen = read_on_host(counted).numpy()
     np.testing.assert_array_equal(seen, counted.numpy())
     device.free_raw_stream(stream)
@@ -219,7 +219,7 @@ def test_a_kernel_reads_what_the_host_wrote(host_access: Run) -> None:
 
 def writes_over_a_running_kernel() -> None:
     counted = upload(np.zeros(programs.N, "int32"))
-    programs.spin()(100_000, counted)
+    programs.spin()(25_000, counted)
     written = write_on_host(counted)
     np.from_dlpack(written)[:] = -1
     hand_over(written, counted)

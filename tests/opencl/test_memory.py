@@ -196,7 +196,7 @@ def host_memory_may_go() -> None:
     slow = upload(np.zeros(programs.N, "int32"))
     for i, tensor in enumerate(tensors):
         values = np.full(65536, i, "float32")
-        programs.spin()(500_000, slow)  # what a copy would have to wait for
+        programs.spin()(100_000, slow)  # what a copy would have to wait for
         tensor.copyfrom(values)
         # A copy that was still reading would read this.
         values[:] = -1
@@ -213,7 +213,7 @@ def reuse_while_in_flight() -> None:
     """Memory freed and written anew while a kernel that reads the old contents is still queued."""
     a, b = upload(ramp(programs.N)), empty((programs.N,))
     slow = upload(np.zeros(programs.N, "int32"))
-    programs.spin()(200_000, slow)
+    programs.spin()(50_000, slow)
     programs.add_one()(a, b)
     del a
     for _ in range(3):

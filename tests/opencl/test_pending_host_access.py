@@ -66,7 +66,7 @@ def test_the_host_reads_what_a_kernel_wrote(host_access: Run) -> None:
 
 def reads_of_a_running_kernel() -> None:
     counted = upload(np.zeros(programs.N, "int32"))
-    programs.spin()(100_000, counted)
+    programs.spin()(25_000, counted)
     seen = finish("read", begin("read", counted)).numpy()
     np.testing.assert_array_equal(seen, counted.numpy())
 

@@ -12,7 +12,7 @@ from tvm.runtime import _ffi_api
 from tests.opencl import programs
 from tests.opencl.support import DEFAULT_STREAM, Shim, Worker, empty, ramp, upload
 
-LONG = 200_000
+LONG = 50_000
 """Rounds of `spin` that take some hundred microseconds at the least."""
 
 

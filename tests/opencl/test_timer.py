@@ -12,7 +12,7 @@ import tvm_edge.opencl
 from tests.opencl import programs
 from tests.opencl.support import empty, ramp, upload
 
-ROUNDS = 30_000
+ROUNDS = 8_000
 
 
 def seconds_of(rounds: int, *, number: int = 3, repeat: int = 3) -> tuple[list[float], float]:
