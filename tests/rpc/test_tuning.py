@@ -36,9 +36,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, st
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of two trials for each board."""
+    """Rounds of two trials for each board, built by one process, which takes a second to start."""
     monkeypatch.setattr(measurer, "_PER_BOARD", 2)
     monkeypatch.setattr(measurer, "_PER_WORKER", 1)
+    monkeypatch.setattr(measurer, "_MOST_WORKERS", 1)
 
 
 @pytest.fixture(scope="module")
