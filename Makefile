@@ -1,5 +1,5 @@
 # make demo   install into .venv, find objects in pictures, and draw them (folder demo)
-# make test   install what the tests need and run them (aim: 12 minutes on 2 cores)
+# make test   install what the tests need and run them (aim: 10 minutes on 2 cores)
 # make test-full   the same, more of the same, and full-size networks; writes tests/test-full.txt
 # make test-board   what is run on an emulated AArch64 board; builds it once, 0.7 GB in ~/.cache
 # make test-newest   make test in a new environment with the newest releases of what it needs

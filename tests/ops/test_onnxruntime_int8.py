@@ -199,7 +199,8 @@ BLOCK_WEIGHTS = [
     ),
 ]
 
-CASES = [*QUANTISED, *LSTM, *BLOCK_WEIGHTS]
+# The last LSTM has the type of the first, and operands and both directions besides.
+CASES = [*QUANTISED, *in_full(LSTM[0]), *LSTM[1:], *BLOCK_WEIGHTS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind)
