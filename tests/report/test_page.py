@@ -64,7 +64,7 @@ def test_the_page_has_the_report(tmp_path: Path) -> None:
     (row,) = page.tables["copies-table"][1:]
     assert row[0] == crossing["tensor"] and row[-3:] == ["shared memory", "0.8", "0.0"]
     assert "0 copies, 1 tensor in shared memory" in page.text
-    assert "864 B, shared" in page.text  # on the edge of the graph too
+    assert "864\u00a0B, shared" in page.text  # on the edge of the graph too
     assert report.memory is not None
     sizes = {row[0]: row[2] for row in page.tables["memory-table"]}
     assert sizes["peak"] == f"{report.memory.peak:,}" and sizes["activations on llvm"] == "0"
