@@ -70,6 +70,16 @@ def test_the_page_has_the_report(tmp_path: Path) -> None:
     assert sizes["peak"] == f"{report.memory.peak:,}" and sizes["activations on llvm"] == "0"
 
 
+def test_memory_that_only_the_run_sizes_is_told(tmp_path: Path) -> None:
+    report = made_report()
+    _, page = written(report, tmp_path)
+    assert "that the run sizes" not in page.text
+    kernels = tuple(replace(kernel, results=0) for kernel in report.kernels[:2])
+    sized = replace(report, kernels=(*kernels, *report.kernels[2:]))
+    _, page = written(sized, tmp_path)
+    assert "without 2 results that the run sizes" in page.text
+
+
 def test_sections_in_order_and_one_of_each_id(tmp_path: Path) -> None:
     _, page = written(made_report(), tmp_path)
     assert tuple(text for level, text in page.headings if level == 2) == SECTIONS
