@@ -316,6 +316,13 @@ def test_what_a_page_shows_is_what_is_printed(
     assert list(run_docs.run_page(ROOT / page)) == []
 
 
+def test_blocks_that_are_not_run_are_counted(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shown = [("python", "print(1)"), ("text", "1"), ("sh", "pip install x"), ("console", "$ true")]
+    page.write_text("\n".join(f"```{language}\n{text}\n```\n" for language, text in shown))
+    assert run_docs.summary(page) == "2 blocks run, 1 of shell not run"
+
+
 @pytest.mark.parametrize("page", ["guide/fallback.md", "guide/not-yet.md", "migration.md"])
 def test_an_error_that_a_page_quotes_is_the_one_that_is_raised(page: str) -> None:
     """Pages whose errors need nothing of the code blocks before them."""

@@ -6,8 +6,9 @@ The Python and console blocks of a page run in their order, in one process and o
 of text after one in Python is what that prints; in a console block the lines under a command are.
 Numbers, widths of columns and the CPU's name may differ: they are the machine's. Errors may not:
 the lines that begin with ``error:``, and what a block prints that catches one, are compared as they
-are. The same lines may also be the beginning of what is printed. Blocks of shell (``sh``) are not
-run, and text that is titled as measured is not compared.
+are. The same lines may also be the beginning of what is printed. Text that is titled as measured is
+not compared. Blocks of shell (``sh``) install, or need a board or the reader's files: they are not
+run, and each page's line says how many.
 """
 
 from __future__ import annotations
@@ -76,6 +77,13 @@ def run_page(page: Path) -> Iterator[str]:
                 yield from compare(command, expected, _shell(command))
 
 
+def summary(page: Path) -> str:
+    """Return how many blocks of a page are run and how many are not."""
+    languages = [language for language, _ in blocks(page)]
+    run = languages.count("python") + languages.count("console")
+    return f"{run} blocks run, {languages.count('sh')} of shell not run"
+
+
 def run_python(text: str, names: dict[str, object]) -> str:
     """Return what a block prints; the traceback if it does not catch an error."""
     out = io.StringIO()
@@ -129,7 +137,7 @@ def main() -> None:
             for difference in run_page(page):
                 wrong += 1
                 print(f"{page.relative_to(ROOT)}: {difference}")
-        print(f"{page.relative_to(ROOT)}: run", flush=True)
+        print(f"{page.relative_to(ROOT)}: {summary(page)}", flush=True)
     sys.exit(f"{wrong} blocks print something else" if wrong else 0)
 
 

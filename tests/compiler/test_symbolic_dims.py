@@ -345,6 +345,8 @@ def test_a_report_is_of_the_typical_shape() -> None:
         picture_network(), "llvm", input_shapes={"x": (1, 3, 256, 256)}, tuning_logs=False
     )
     assert model.report.flops == pytest.approx(fixed.report.flops, rel=0.05)
+    moved = [sum(kernel.bytes for kernel in each.report.kernels) for each in (model, fixed)]
+    assert moved[0] == pytest.approx(moved[1], rel=0.3)  # not the same kernels
     assert model.report.summary() and model.report.to_dict()
 
 

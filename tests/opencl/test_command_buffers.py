@@ -142,14 +142,6 @@ def test_without_opencl_2(extension: str) -> None:
     assert bool(counts["missing"]) == MASKED == bool(extension)
 
 
-def test_a_wrong_switch_is_named(on_shim: dict[str, object]) -> None:
-    with (
-        worker({**on_shim, "TVM_EDGE_OPENCL_COMMAND_BUFFER": "yes"}) as shimmed,
-        pytest.raises(ValueError, match="TVM_EDGE_OPENCL_COMMAND_BUFFER=yes: use 0 or 1"),
-    ):
-        shimmed(counts_of_runs, 1)
-
-
 @pytest.fixture
 def fresh(on_shim: dict[str, object]) -> Iterator[Worker]:
     """A worker of one test: the counters begin at zero."""

@@ -53,7 +53,8 @@ def made_report(operators: int = 60) -> CompileReport:
             origin = ("heuristic", "tuned", "fallback", "transferred")[number % 4]
             name, names = f"fused_conv2d_{number}", tuple(o.name for o in own)
             flops = float(sum(o.flops or 0 for o in own))
-            kernels.append(KernelInfo(name, names, device, origin, "conv2d", flops, 5000 + index))
+            of_it = (device, origin, "conv2d", flops, 5000 + index)
+            kernels.append(KernelInfo(name, names, *of_it, results=3000))
     infos[0] = replace(infos[0], name=NASTY)
     kernels[0] = replace(kernels[0], operators=(NASTY, *kernels[0].operators[1:]))
     placements = tuple(Placement(o.name, o.op_type, o.device, o.reason) for o in infos)

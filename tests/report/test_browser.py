@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Reports with a profile and without, and a small one, as axe-core takes its time."""
+    """Reports with a profile and without, of ten seconds, and a small one for axe-core."""
     folder = tmp_path_factory.mktemp("pages")
     report = made_report()
     return {
         "measured": report.to_html(folder / "measured.html", profile_of(report)),
+        "late": report.to_html(folder / "late.html", replace(profile_of(report), total_us=1e7)),
         "estimated": report.to_html(folder / "estimated.html"),
         "small": made_report(21).to_html(folder / "small.html"),
     }
@@ -188,6 +190,21 @@ def test_a_phone_scrolls_down_only(open_page: Open, name: str) -> None:
     )
     assert wide == [_PHONE["width"], []]
     assert page.locator(".node").first.bounding_box()["x"] > 0  # the graph starts in sight
+
+
+def test_marks_of_the_timeline_are_whole(open_page: Open) -> None:
+    """The last one too, which may stand at the end of the axis."""
+    page = open_page("late")
+    hidden = page.evaluate(
+        """() => {
+          const axis = document.querySelector("svg.lanes")
+          const end = axis.getBoundingClientRect().right
+          return [...axis.querySelectorAll("text.axis")]
+            .filter((mark) => mark.getBoundingClientRect().right > end)
+            .map((mark) => mark.textContent)
+        }"""
+    )
+    assert hidden == []
 
 
 def test_a_bar_leads_to_its_row(open_page: Open) -> None:

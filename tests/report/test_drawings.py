@@ -11,6 +11,7 @@ import networkx as nx
 import pytest
 
 from tests.report.reports import made_report, profile_of
+from tvm_edge.report.page import units
 from tvm_edge.report.page.layered import lay_out
 from tvm_edge.report.page.memory_chart import memory_chart
 from tvm_edge.report.page.placement_graph import device_copies, placement_graph
@@ -67,7 +68,7 @@ def test_what_crosses_is_drawn_and_labelled_once() -> None:
     assert graph is not None
     assert sum(edge.style == "crossing" for edge in graph.edges) == len(pairs)
     assert len(graph.labels) == len({source for source, _ in pairs})
-    assert {label for _, _, label in graph.labels} >= {"64.0 KiB, shared"}
+    assert {label for _, _, label in graph.labels} >= {"64.0\u00a0KiB, shared"}
 
 
 def test_a_view_between_devices_is_no_second_copy() -> None:
@@ -103,6 +104,17 @@ def test_marks_of_an_axis() -> None:
     assert ticks(0, "ms") == []
 
 
+def test_a_number_stands_beside_its_unit() -> None:
+    """No line breaks between them."""
+    written = [
+        *map(units.size, (1, 2e3, 3e6, 4e9)),
+        *map(units.short_flops, (1, 2e3, 3e6, 4e9)),
+        *map(units.time, (1, 2e3, 3e6)),
+        units.millions(1_000_000),
+    ]
+    assert [text for text in written if " " in text or "\u00a0" not in text] == []
+
+
 def test_memory_is_stacked_to_scale() -> None:
     report = made_report()
     chart = memory_chart(report)
@@ -114,7 +126,10 @@ def test_memory_is_stacked_to_scale() -> None:
     ]
     assert [style for style, _, _ in chart.lines] == ["planned", "budget"]
     most = max(map(sum, zip(*report.memory.over_time.values(), strict=True)))
-    assert f"{most / 1024:.0f} KiB of activations" in chart.peak and "at kernel 1 " in chart.peak
+    assert (
+        f"{most / 1024:.0f} KiB of activations" in chart.peak.replace("\u00a0", " ")
+        and "at kernel 1 " in chart.peak
+    )
 
     def highest(path: str) -> float:
         return min(float(y) for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", path))

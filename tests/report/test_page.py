@@ -64,10 +64,20 @@ def test_the_page_has_the_report(tmp_path: Path) -> None:
     (row,) = page.tables["copies-table"][1:]
     assert row[0] == crossing["tensor"] and row[-3:] == ["shared memory", "0.8", "0.0"]
     assert "0 copies, 1 tensor in shared memory" in page.text
-    assert "864 B, shared" in page.text  # on the edge of the graph too
+    assert "864\u00a0B, shared" in page.text  # on the edge of the graph too
     assert report.memory is not None
     sizes = {row[0]: row[2] for row in page.tables["memory-table"]}
     assert sizes["peak"] == f"{report.memory.peak:,}" and sizes["activations on llvm"] == "0"
+
+
+def test_memory_that_only_the_run_sizes_is_told(tmp_path: Path) -> None:
+    report = made_report()
+    _, page = written(report, tmp_path)
+    assert "that the run sizes" not in page.text
+    kernels = tuple(replace(kernel, results=0) for kernel in report.kernels[:2])
+    sized = replace(report, kernels=(*kernels, *report.kernels[2:]))
+    _, page = written(sized, tmp_path)
+    assert "without 2 results that the run sizes" in page.text
 
 
 def test_sections_in_order_and_one_of_each_id(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tvm_edge.report import (
     layout_name,
 )
 from tvm_edge.schedules.gpu.channel_blocks import block_of
+from tvm_edge.schedules.typical import evaluate
 
 __all__ = [
     "argument_bytes",
@@ -358,10 +359,15 @@ def loop_flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:
         return 0.0
 
 
-def argument_bytes(func: tirx.PrimFunc) -> int:
-    """Return the bytes of a kernel's arguments, each counted once."""
-    return sum(
-        tensor_bytes(param.ty.shape, str(param.ty.dtype))
-        for param in func.params
-        if isinstance(param.ty, tirx.BufferType)
-    )
+def argument_bytes(func: tirx.PrimFunc, lengths: Mapping[str, int]) -> int:
+    """Return the bytes of a kernel's arguments, each counted once.
+
+    Open dimensions are as long as `lengths` says by their names; arguments with others, which
+    depend on data, do not count.
+    """
+    found = 0
+    for param in func.params:
+        if isinstance(param.ty, tirx.BufferType):
+            shape = [evaluate(length, lengths) for length in param.ty.shape]
+            found += 0 if None in shape else tensor_bytes(shape, str(param.ty.dtype))
+    return found

@@ -102,7 +102,8 @@ def _measure_loops(c: Compilation) -> Compilation:
     for number, binding in calls_by_kernel(c.module).items():
         gvar = binding.value.args[0]
         func = c.module[gvar]
-        flops, nbytes = describe.loop_flops(gvar, func), describe.argument_bytes(func)
+        nbytes = describe.argument_bytes(func, c.typical)
+        flops = describe.loop_flops(gvar, func)
         kernels[number] = replace(kernels[number], loop_flops=flops, nbytes=nbytes)
     return replace(c, kernels=kernels)
 

@@ -1,8 +1,9 @@
 """CPUs of boards by name: published figures, for compiling where the board is not.
 
 Sources: the boards' data sheets and Arm's technical reference manuals of the cores. A peak is the
-sum over cores of clock x operations a cycle, as for the hosts of the presets of GPUs. Where cores
-differ, code is for the larger ones; the smaller have the same instructions.
+sum over cores of clock x operations a cycle, as for the hosts of the presets of GPUs; that of
+RK3399, BCM2711 and BCM2712 is measured in github.com/pigirons/cpufp. Where cores differ, code is
+for the larger ones; the smaller have the same instructions.
 """
 
 from __future__ import annotations
@@ -79,13 +80,18 @@ BOARDS: dict[str, Board] = {
     "raspberry-pi-5": Board(
         "Raspberry Pi 5", "cortex-a76", 4, 153.6, 17.1, l1=64 * KIB, l2=512 * KIB, l3=2 * MIB
     ),
+    # BCM2711: four Cortex-A72 at 1.5 GHz (1.8 in later ones); 1 MiB of L2 for all; LPDDR4-3200, 32
+    # bits.
+    "raspberry-pi-4": Board(
+        "Raspberry Pi 4", "cortex-a72", 4, 48.0, 12.8, l1=32 * KIB, l2=256 * KIB
+    ),
     # BCM2837: four Cortex-A53 at 1.2 GHz; 512 KiB of L2 for all; LPDDR2-900, 32 bits.
     "raspberry-pi-3": Board(
-        "Raspberry Pi 3", "cortex-a53", 4, 19.2, 3.6, l1=32 * KIB, l2=128 * KIB
+        "Raspberry Pi 3", "cortex-a53", 4, 38.4, 3.6, l1=32 * KIB, l2=128 * KIB
     ),
     # RP3A0: the same CPU at 1.0 GHz.
     "raspberry-pi-zero-2": Board(
-        "Raspberry Pi Zero 2 W", "cortex-a53", 4, 16.0, 3.6, l1=32 * KIB, l2=128 * KIB
+        "Raspberry Pi Zero 2 W", "cortex-a53", 4, 32.0, 3.6, l1=32 * KIB, l2=128 * KIB
     ),
     # The CPUs beside the GPUs of the presets jetson-orin-nano and jetson-agx-orin.
     "jetson-orin-nano-cpu": Board(

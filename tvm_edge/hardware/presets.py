@@ -36,7 +36,8 @@ class Preset:
     host_gflops : float
         Single-precision peak of that CPU, whose cores are not all the one that `host` names: the
         sum over them of clock x 16 operations a cycle (Cortex-A75 and newer), 8 (A57, A72, A73,
-        A55) or 4 (A53). 0: as its cores say.
+        A55) or 4 (A53: half of its 8, as code is for the larger cores, and an A53 starts no
+        multiply-add beside its loads of 128 bits). 0: as its cores say.
     arch : str
         CUDA architecture, ``sm_87``.
     tags : tuple[str, ...]

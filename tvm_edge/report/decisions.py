@@ -68,7 +68,8 @@ class KernelInfo:
         kernels is shared out by their loops. Where a definition does not say, the number of the
         kernel's own loops; 0 where shapes are dynamic.
     bytes : int
-        Bytes of its arguments, each counted once: the traffic that no schedule avoids.
+        Bytes of its arguments, each counted once: the traffic that no schedule avoids. Open
+        dimensions have their typical lengths.
     weights, results, workspace : int
         Bytes of its constants as stored, of what it writes, and of its scratch space.
     streamed : int

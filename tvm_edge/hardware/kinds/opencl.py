@@ -14,6 +14,7 @@ from tvm_edge.hardware.kinds.protocol import GpuKind
 from tvm_edge.hardware.presets import GENERIC_OPENCL, preset_by_device_name
 from tvm_edge.hardware.slug import slug
 from tvm_edge.hardware.spec import DeviceSpec
+from tvm_edge.native import native_errors
 
 __all__ = ["OpenCLKind"]
 
@@ -100,7 +101,10 @@ class OpenCLKind(GpuKind):
 def _device_info(index: int) -> Mapping[str, Any]:
     """Ask the OpenCL runtime of tvm-edge; empty with another runtime."""
     query = tvm_ffi.get_global_func("tvm_edge.opencl.device_info", allow_missing=True)
-    return {} if query is None else {str(k): v for k, v in query(index).items()}
+    if query is None:
+        return {}
+    with native_errors():
+        return {str(k): v for k, v in query(index).items()}
 
 
 def _dot_product(

@@ -54,7 +54,7 @@ std::string CommandBuffers::Look(const Device& device) {
   const char* variable = std::getenv(kVariable);
   const std::string wanted = variable == nullptr ? "" : variable;
   if (!wanted.empty() && wanted != "0" && wanted != "1") {
-    TVM_FFI_THROW(ValueError) << kVariable << "=" << wanted << ": use 0 or 1";
+    FailVariable(kVariable, wanted, "must be 0 or 1", "0 or 1");
   }
   if (wanted == "0") return std::string(kVariable) + "=0";
   if (!device.info.has(kExtension)) return std::string("the driver has no ") + kExtension;

@@ -190,7 +190,8 @@ Devices* FindDevices() {
 }
 
 MemoryKind ChooseMemory(const DeviceInfo& info) {
-  const char* forced = std::getenv("TVM_EDGE_OPENCL_MEMORY");
+  constexpr const char* kVariable = "TVM_EDGE_OPENCL_MEMORY";
+  const char* forced = std::getenv(kVariable);
   const std::string kind = forced == nullptr ? "" : forced;
   const bool fine = (info.svm & CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
   const bool coarse = (info.svm & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER) != 0;
@@ -199,12 +200,11 @@ MemoryKind ChooseMemory(const DeviceInfo& info) {
   if (kind == "svm") {
     if (fine) return MemoryKind::kSVMFine;
     if (coarse) return MemoryKind::kSVMCoarse;
-    TVM_FFI_THROW(RuntimeError) << "TVM_EDGE_OPENCL_MEMORY=svm: OpenCL device " << info.name
-                                << " has no shared virtual memory; unset it, or set buffer";
+    FailVariable(kVariable, kind,
+                 "must be buffer: OpenCL device " + info.name + " has no shared virtual memory",
+                 "buffer");
   }
-  if (!kind.empty()) {
-    TVM_FFI_THROW(ValueError) << "TVM_EDGE_OPENCL_MEMORY=" << kind << ": use buffer or svm";
-  }
+  if (!kind.empty()) FailVariable(kVariable, kind, "must be buffer or svm", "buffer or svm");
   // Shared virtual memory where it saves copies: not across a bus, and not where it must be mapped
   // like a buffer anyway.
   return info.unified_memory && fine ? MemoryKind::kSVMFine : buffer;

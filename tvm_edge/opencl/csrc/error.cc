@@ -2,6 +2,7 @@
 
 #include <tvm/ffi/error.h>
 
+#include "../../native/csrc/error.h"
 #include "device.h"
 
 namespace tvm_edge::opencl {
@@ -80,6 +81,12 @@ void Fail(cl_int status, Device* device, const std::string& what) {
   TVM_FFI_THROW(RuntimeError) << "OpenCL device " << device->Describe() << ": " << what
                               << " failed with " << name;
   TVM_FFI_UNREACHABLE();
+}
+
+void FailVariable(const char* name, const std::string& value, const std::string& must,
+                  const char* allowed) {
+  ThrowInput("the environment variable " + std::string(name) + " is " + value + ", and " + must,
+             {name, allowed, value});
 }
 
 void FailAllocation(cl_int status, Device* device, size_t bytes) {

@@ -30,6 +30,10 @@ inline void Check(cl_int status, Device* device, const char* what) {
   if (status != CL_SUCCESS) Fail(status, device, what);
 }
 
+/*! \brief Throw InputError: the environment variable `name` is `value`, and `must` be another. */
+[[noreturn]] void FailVariable(const char* name, const std::string& value, const std::string& must,
+                               const char* allowed);
+
 /*! \brief Throw MemoryError for an allocation of `bytes`. */
 [[noreturn]] void FailAllocation(cl_int status, Device* device, size_t bytes);
 

@@ -120,8 +120,10 @@ def _figures(report: Decisions, profile: Measured | None) -> list[tuple[str, str
     found.append(("Work of a run", units.short_flops(report.flops), remark))
     found.append(("Parameters", units.millions(sum(o.parameters for o in running)), ""))
     if report.memory is not None:
-        weights = f"weights {units.size(report.memory.weights)}"
-        found.append(("Peak memory", units.size(report.memory.peak), weights))
+        remark = f"weights {units.size(report.memory.weights)}"
+        if sized := sum(not kernel.results for kernel in report.kernels):
+            remark += f", without {units.plural(sized, 'result')} that the run sizes"
+        found.append(("Peak memory", units.size(report.memory.peak), remark))
     return found
 
 

@@ -15,6 +15,8 @@ __all__ = [
     "time",
 ]
 
+_JOINED = "\u00a0"  # where a line does not break
+
 NOTHING = "–"
 """Cell for what is not known."""
 
@@ -31,7 +33,7 @@ def count(value: int | None) -> str:
 
 def millions(value: int) -> str:
     """A count, of many in millions."""
-    return f"{value / 1e6:.2f} M" if value >= 100_000 else f"{value:,}"
+    return f"{value / 1e6:.2f}{_JOINED}M" if value >= 100_000 else f"{value:,}"
 
 
 def ratio(part: float, whole: float) -> str:
@@ -42,29 +44,29 @@ def ratio(part: float, whole: float) -> str:
 def size(nbytes: float) -> str:
     """Bytes in the unit that suits them."""
     if nbytes < 1024:
-        return f"{nbytes:.0f} B"
+        return f"{nbytes:.0f}{_JOINED}B"
     for unit in ("KiB", "MiB"):
         nbytes /= 1024
         if nbytes < 1000:
-            return f"{nbytes:.{0 if nbytes >= 100 else 1}f} {unit}"
-    return f"{nbytes / 1024:.2f} GiB"
+            return f"{nbytes:.{0 if nbytes >= 100 else 1}f}{_JOINED}{unit}"
+    return f"{nbytes / 1024:.2f}{_JOINED}GiB"
 
 
 def short_flops(flops: float) -> str:
     """FLOPs in the unit that suits them."""
     for unit, scale in (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3)):
         if flops >= scale:
-            return f"{flops / scale:,.{0 if flops >= 100 * scale else 2}f} {unit}"
-    return f"{flops:.0f} FLOP"
+            return f"{flops / scale:,.{0 if flops >= 100 * scale else 2}f}{_JOINED}{unit}"
+    return f"{flops:.0f}{_JOINED}FLOP"
 
 
 def time(microseconds: float) -> str:
     """Microseconds in the unit that suits them."""
     if microseconds >= 1e6:
-        return f"{microseconds / 1e6:.2f} s"
+        return f"{microseconds / 1e6:.2f}{_JOINED}s"
     if microseconds >= 1e3:
-        return f"{microseconds / 1e3:.2f} ms"
-    return f"{microseconds:.1f} µs"
+        return f"{microseconds / 1e3:.2f}{_JOINED}ms"
+    return f"{microseconds:.1f}{_JOINED}µs"
 
 
 def plural(number: int, what: str) -> str:
