@@ -15,7 +15,10 @@ from tvm_ffi import core, registry
 
 @contextmanager
 def _unknown_types_without_errors() -> Iterator[None]:
-    find = core._object_type_key_to_index
+    find = getattr(core, "_object_type_key_to_index", None)
+    if find is None:  # of another version of TVM
+        yield
+        return
     known: set[str] = set()
 
     def find_known(key: str) -> int | None:

@@ -1,7 +1,8 @@
 """Time of single kernels beside ONNX Runtime, in processes that take turns.
 
 A case is a model of one operator or of a short chain. Each result that is timed is compared with
-ONNX Runtime's, to 1e-4 of its largest value. A figure is the median over rounds of the least time
+ONNX Runtime's, to 1e-4 of its largest value; 1e-2 is allowed with ``--precision float16``, and 0.1
+with ``bfloat16``, which are tvm-edge's alone. A figure is the median over rounds of the least time
 of a turn, as other work takes a part of a core now and then.
 """
 
@@ -34,19 +35,24 @@ __all__ = ["CASES", "JOBS", "main"]
 CASES: Mapping[str, Case] = {**POINTWISE, **PRODUCTS}
 """All cases by name."""
 
+TOLERANCES = {"float32": TOLERANCE, "float16": 1e-2, "bfloat16": 0.1}
+"""Error that is allowed in a precision, of a result's largest value."""
+
 _PEER, _OURS = "onnxruntime", "tvm-edge"
 _MOST, _MEAN = 1.05, 0.9  # bars of a case's and of the mean ratio
 _TURN = 120.0  # seconds, of a turn with the compilation
 
 
-def _answer(runtime: str, seconds: str, threads: str, target: str, folder: Path) -> dict[str, Any]:
+def _answer(
+    runtime: str, seconds: str, threads: str, target: str, precision: str, folder: Path
+) -> dict[str, Any]:
     """Load a case when it is first asked for; time it, and compare its result."""
     loaded: dict[str, tuple[Run, dict[str, np.ndarray]]] = {}
 
     def turn(name: str) -> dict[str, Any]:
         if name not in loaded:
             loaded.clear()
-            loaded[name] = _load(runtime, name, int(threads), target)
+            loaded[name] = _load(runtime, name, int(threads), target, precision)
         run, inputs = loaded[name]
         result, kept = np.asarray(run(inputs)["y"]), folder / "y.npy"
         if runtime == _PEER:
@@ -61,7 +67,9 @@ def _answer(runtime: str, seconds: str, threads: str, target: str, folder: Path)
     return answer_turns(dict, turn)
 
 
-def _load(runtime: str, name: str, threads: int, target: str) -> tuple[Run, dict[str, np.ndarray]]:
+def _load(
+    runtime: str, name: str, threads: int, target: str, precision: str
+) -> tuple[Run, dict[str, np.ndarray]]:
     proto, random = CASES[name](), np.random.default_rng(0)
     shapes = {
         each.name: [d.dim_value for d in each.type.tensor_type.shape.dim]
@@ -72,11 +80,15 @@ def _load(runtime: str, name: str, threads: int, target: str) -> tuple[Run, dict
         return onnxruntime_function(proto, threads), inputs
     import tvm_edge
 
-    model = tvm_edge.compile(proto, target, num_threads=threads, tuning_logs=False)
+    model = tvm_edge.compile(
+        proto, target, num_threads=threads, precision=precision, tuning_logs=False
+    )
     return model.run, inputs
 
 
-def _measure(name: str, processes: Mapping[str, TurnProcess], rounds: int) -> dict[str, Any]:
+def _measure(
+    name: str, processes: Mapping[str, TurnProcess], rounds: int, tolerance: float
+) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in processes}
     for _ in range(rounds):
         for runtime, process in processes.items():  # the peer first: its result is the reference
@@ -88,7 +100,7 @@ def _measure(name: str, processes: Mapping[str, TurnProcess], rounds: int) -> di
     us = {runtime: median(turn["us"] for turn in turns) for runtime, turns in found.items()}
     error = max(turn["error"] for turn in found[_OURS])
     ratio = us[_OURS] / us[_PEER]
-    return {**row, "us": us, "ratio": ratio, "error": error, "right": error <= TOLERANCE}
+    return {**row, "us": us, "ratio": ratio, "error": error, "right": error <= tolerance}
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -121,18 +133,21 @@ def main(arguments: Sequence[str]) -> None:
         "patterns", nargs="*", metavar="PATTERN", help="cases whose name has one (default: all)"
     )
     parser.shared(rounds=3, seconds=0.15, threads=2, target="llvm", json=None)
+    parser.add_argument(
+        "--precision", choices=list(TOLERANCES), default="float32", help="tvm-edge's"
+    )
     options = parser.parse_args(arguments)
     names = [n for n in CASES if any(re.search(p, n) for p in options.patterns or [""])]
     rows = []
     print("| case | tvm-edge, µs | ONNX Runtime, µs | ratio | error |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="tvm-edge-kernels-") as folder:
-        words = (options.seconds, options.threads, options.target, folder)
+        words = (options.seconds, options.threads, options.target, options.precision, folder)
         processes = {
             runtime: TurnProcess("benchmarks.cpu.kernels", "answer", runtime, *words, seconds=_TURN)
             for runtime in (_PEER, _OURS)
         }
         for name in names:
-            rows.append(_measure(name, processes, options.rounds))
+            rows.append(_measure(name, processes, options.rounds, TOLERANCES[options.precision]))
             print(_line(rows[-1]), flush=True)
         for process in processes.values():
             process.end()
