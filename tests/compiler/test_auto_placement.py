@@ -31,8 +31,8 @@ def detector() -> onnx.ModelProto:
 
 
 def classifier() -> onnx.ModelProto:
-    """Half of the kernels of `detector`, for what is built."""
-    return zoo.build("squeezenet1_0", image_size=64, width=0.25)
+    """Half of the kernels of `detector`, for what is built; in blocks with many cores, too."""
+    return zoo.build("squeezenet1_0", image_size=96, width=0.5)
 
 
 def convolution() -> onnx.ModelProto:
