@@ -29,6 +29,11 @@ ERROR = 1e-3
 """Root mean square, of the results': some three roundings of 2**-12."""
 
 
+def most(spec: DeviceSpec) -> float:
+    """Return the error that is allowed: NEON adds 32 products one by one, others add 16."""
+    return 1.2 * ERROR if spec.multiplies_by_element else ERROR
+
+
 def halves(*shape: int, scale: float = 1.0) -> Array:
     """Random numbers that float16 has, as float32."""
     return (scale * np.random.default_rng().standard_normal(shape)).astype("float16").astype("f4")
@@ -89,8 +94,9 @@ def test_sums_are_as_exact_as_those_of_a_run(spec: DeviceSpec, case: str) -> Non
     error = rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected)
     # Added up in float32 they would be right to 1e-6. A run of 7 would take as long to add again as
     # its products did: NEON has 49 of the first layer one by one.
-    most = 1.3 * ERROR if case == "first" and spec.multiplies_by_element else ERROR
-    assert 3e-5 < error < most, (case, error)
+    assert (
+        3e-5 < error < (1.1 if case == "first" and spec.multiplies_by_element else 1) * most(spec)
+    ), (case, error)
     assert compiled.report.precision is not None
     assert "1 kernel with float16 arithmetic" in compiled.report.precision.line()
 
@@ -214,7 +220,7 @@ def test_fully_connected_layers(spec: DeviceSpec) -> None:
     given = make_model([node], {"x": x.shape}, ["y"], {"w": w})
     compiled = compile_as(given, spec, direct, "float16")
     expected = x.astype("f8") @ w.astype("f8")
-    assert 3e-5 < rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected) < ERROR
+    assert 3e-5 < rms(compiled.model.run({"x": x})["y"] - expected) / rms(expected) < most(spec)
     assert compiled.report.precision is not None
     assert compiled.report.precision.float16_kernels == 1
 
@@ -238,7 +244,7 @@ def test_products_of_many_rows(spec: DeviceSpec, case: str) -> None:
     given = {name: {"x": x, "w": w}[name] for name in shapes}
     compiled = compile_as(make_model([node], shapes, ["y"], values), spec, direct, "float16")
     expected = x.astype("f8") @ w.astype("f8")
-    assert 3e-5 < rms(compiled.model.run(given)["y"] - expected) / rms(expected) < ERROR
+    assert 3e-5 < rms(compiled.model.run(given)["y"] - expected) / rms(expected) < most(spec)
     assert compiled.rules_of("product") == {"dense"}
     assert compiled.report.precision is not None
     assert compiled.report.precision.float16_kernels == 1
