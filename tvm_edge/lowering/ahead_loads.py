@@ -167,7 +167,7 @@ def _same(load: ir.Call, operand: _Operand) -> bool:
 def _next_iteration(nest: Sequence[tirx.For]) -> dict[tirx.Var, tirx.Expr]:
     """Return the values of loops in the next iteration; the last one is followed by itself.
 
-    What follows it is read from nowhere else than where it was read before.
+    So nothing is read that was not read before.
     """
     values: dict[tirx.Var, tirx.Expr] = {}
     turns: tirx.Expr | None = None  # whether all loops inside begin again

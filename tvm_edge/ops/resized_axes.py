@@ -15,12 +15,17 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from tvm_edge.ops.elements import ensure, length_tensor, plain, read_by_host
-from tvm_edge.schedules.vision.resize_taps import LONGEST
+from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, repeated
 
 __all__ = ["ResizedAxis", "axes_by_scales", "axes_by_sizes", "int64", "named_length"]
 
 # Numerators and denominators of scales whose products with lengths are exact in float32.
 _SHORT = 64
+
+_LOCAL = ("asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
+"""Coordinates that do not depend on how long an axis is, if it is longer than one element."""
+
+_MANY = 1024
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,12 @@ class ResizedAxis:
         if self.ratio is not None:
             return _same(self.new, self.old) and _same(*self.ratio)
         return self.scale == 1.0
+
+    def repeats(self, how: Filter) -> bool:
+        """Return whether each element is repeated as often as the scale says, at any length."""
+        if self.scale is None or self.scale != int(self.scale) or how.coordinates not in _LOCAL:
+            return False
+        return repeated(Axis(_MANY, _MANY * int(self.scale), self.scale), how) > 0
 
 
 def axes_by_scales(

@@ -22,16 +22,11 @@ from tvm_edge.ops.resized_axes import (
     named_length,
 )
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
-from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, repeated
+from tvm_edge.schedules.vision.resize_taps import LONGEST, Filter
 
 __all__ = ["resize_in_run"]
 
 _REACH = {"linear": 1, "cubic": 2}
-
-_LOCAL = ("asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
-"""Coordinates that do not depend on how long an axis is, if it is longer than one element."""
-
-_MANY = 1024
 
 _PICTURE = (2, 3)
 """Axes of lines and columns."""
@@ -104,8 +99,8 @@ def resize_in_run(
     if calculated != dtype and axes:
         x = bb.emit(relax.op.astype(x, calculated))
     settings = _Settings(how, scales, roi)
-    picture = len(shape) == 4 and axes and all(axis.number in _PICTURE for axis in axes)
-    if picture and all(_factor(axis, how) for axis in axes):
+    repeats = all(axis.number in _PICTURE and axis.repeats(how) for axis in axes)
+    if repeats and axes and len(shape) == 4:
         return _enlarged(x, shape, axes)
     for axis in axes:
         x = _resize_axis(bb, x, axis, settings)
@@ -263,13 +258,6 @@ def _weight(distance: tirx.Expr, how: Filter, kind: str) -> tirx.Expr:
     near = polynomial(a + 2, -(a + 3), 0, 1)
     far = polynomial(a, -5 * a, 8 * a, -4 * a)
     return tirx.Select(d <= one, near, tirx.Select(d < two, far, zero))
-
-
-def _factor(axis: ResizedAxis, how: Filter) -> int:
-    """Return how often each element of an axis is repeated, whatever its length; 0: it is not."""
-    if axis.scale is None or axis.scale != int(axis.scale) or how.coordinates not in _LOCAL:
-        return 0
-    return repeated(Axis(_MANY, _MANY * int(axis.scale), axis.scale), how)
 
 
 def _enlarged(x: relax.Expr, shape: Sequence[Any], axes: Sequence[ResizedAxis]) -> relax.Expr:
