@@ -77,7 +77,7 @@ def test_its_tag(built: Path, unpacked: Path, machine: str) -> None:
 def test_its_code_runs_where_the_tag_says(
     built: Path, unpacked: Path, machine: str, file: str
 ) -> None:
-    """The files are that machine's, and all that they look for is there: with a version, or TVM's."""
+    """For that machine; what they look for is there, with a version or as TVM's."""
     path = unpacked / "tvm_edge" / file
     header = re.search(r"Machine:\s*(.*)", _readelf("-h", path))
     assert header and header[1] == MACHINES[machine]
