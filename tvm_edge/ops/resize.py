@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 
 from tvm_edge.ops.converter import Attributes, operand, spread, text
 from tvm_edge.ops.elements import constants_in, integers
 from tvm_edge.ops.flops import Operation, UnknownShape, elements, known
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
-from tvm_edge.ops.run_time_resize import resize_in_run
+from tvm_edge.ops.run_time_resize import ENLARGED, resize_in_run
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.vision.enlarge import enlarge_planes
@@ -299,10 +299,17 @@ def _repeated_in_run(site: KernelSite, call: relax.Call) -> relax.Call | None:
 
     TVM's kernel divides lengths to find a pixel's place, each time.
     """
-    data, new = call.args[0], list(call.ty.shape)
-    if static_shape(call.ty) is not None:
+    data, attrs, new = call.args[0], call.attrs, list(call.ty.shape)
+    how = attrs.method, attrs.coordinate_transformation_mode, attrs.rounding_method
+    if static_shape(call.ty) is not None or tuple(map(str, how)) != ENLARGED:
         return None
-    factors = [typical(to) // typical(of) for of, to in zip(data.ty.shape, new, strict=True)]
+    old = list(data.ty.shape)
+    factors = [typical(to) // max(typical(of), 1) for of, to in zip(old, new, strict=True)]
+    analyzer = sym.Analyzer()
+    if not all(
+        analyzer.can_prove_equal(a * n, b) for a, n, b in zip(old, factors, new, strict=True)
+    ):
+        return None
 
     def repeat(pixels: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Expr) -> tirx.Expr:
@@ -310,8 +317,8 @@ def _repeated_in_run(site: KernelSite, call: relax.Call) -> relax.Call | None:
 
         return te.compute(new, element, name="resized")
 
-    attrs = {} if site.device is None else {"target": site.device.target}
-    return site.builder.call_te(repeat, data, primfunc_name_hint="resize", primfunc_attrs=attrs)
+    target = {} if site.device is None else {"target": site.device.target}
+    return site.builder.call_te(repeat, data, primfunc_name_hint="resize", primfunc_attrs=target)
 
 
 def _picture(site: KernelSite, data: relax.Expr) -> tuple[relax.Var, Sequence[int]] | None:

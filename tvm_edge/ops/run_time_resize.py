@@ -24,12 +24,15 @@ from tvm_edge.ops.resized_axes import (
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Filter
 
-__all__ = ["resize_in_run"]
+__all__ = ["ENLARGED", "resize_in_run"]
 
 _REACH = {"linear": 1, "cubic": 2}
 
 _PICTURE = (2, 3)
 """Axes of lines and columns."""
+
+ENLARGED = ("nearest_neighbor", "asymmetric", "floor")
+"""Method, coordinates and rounding of an operator that repeats pixels."""
 
 
 def resize_in_run(
@@ -264,13 +267,9 @@ def _enlarged(x: relax.Expr, shape: Sequence[Any], axes: Sequence[ResizedAxis]) 
     """Repeat the pixels of pictures, by an operator that layouts and fusion know."""
     new = {axis.number: axis.new for axis in axes}
     size = [int64(new.get(number, shape[number])) for number in _PICTURE]
-    return relax.op.image.resize2d(
-        x,
-        relax.ShapeExpr(size),
-        method="nearest_neighbor",
-        coordinate_transformation_mode="asymmetric",
-        rounding_method="floor",
-    )
+    names = "method", "coordinate_transformation_mode", "rounding_method"
+    how = dict(zip(names, ENLARGED, strict=True))
+    return relax.op.image.resize2d(x, relax.ShapeExpr(size), **how)
 
 
 def _resize_axis(
