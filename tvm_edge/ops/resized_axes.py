@@ -15,9 +15,17 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from tvm_edge.ops.elements import ensure, length_tensor, plain, read_by_host
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, repeated
 
-__all__ = ["ResizedAxis", "axes_by_scales", "axes_by_sizes", "int64", "named_length"]
+__all__ = [
+    "ResizedAxis",
+    "axes_by_scales",
+    "axes_by_sizes",
+    "int64",
+    "named_length",
+    "scale_vector",
+]
 
 # Numerators and denominators of scales whose products with lengths are exact in float32.
 _SHORT = 64
@@ -202,6 +210,21 @@ def named_length(bb: relax.BlockBuilder, length: Any, most: int = 1) -> Any:
     if len(tirx.analysis.undefined_vars(length)) <= most:
         return length
     return read_by_host(bb, length_tensor(bb, [length], (1,), "int64"))[0]
+
+
+def scale_vector(bb: relax.BlockBuilder, value: relax.Expr, length: int, name: str) -> relax.Expr:
+    """Make a float32 vector of an operand of known length."""
+    shape = static_shape(value.ty)
+    if shape is None:
+        raise NotImplementedError(f"Resize with {name} whose number only the run tells")
+    if tuple(shape) != (length,):
+        raise ValueError(f"a Resize has {name} of the shape {tuple(shape)}, not ({length},)")
+    if str(value.ty.dtype) == "float32":
+        return value
+    constant = constant_of(value)
+    if constant is not None:
+        return relax.const(constant.astype("float32"), "float32")
+    return bb.emit(relax.op.astype(value, "float32"))
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -20,8 +20,8 @@ from tvm_edge.ops.resized_axes import (
     axes_by_sizes,
     int64,
     named_length,
+    scale_vector,
 )
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Filter
 
 __all__ = ["ENLARGED", "resize_in_run"]
@@ -79,7 +79,7 @@ def resize_in_run(
     shape = [plain(length) for length in x.ty.shape]
     crops = how.coordinates == "tf_crop_and_resize"
     if scales is not None:
-        scales = _vector(bb, scales, len(named), "scales")
+        scales = scale_vector(bb, scales, len(named), "scales")
         axes = axes_by_scales(bb, shape, named, scales, known)
     else:
         assert sizes is not None
@@ -89,7 +89,7 @@ def resize_in_run(
     if crops:
         if roi is None:
             raise ValueError("a Resize with tf_crop_and_resize has no roi")
-        roi = _vector(bb, roi, 2 * len(named), "roi")
+        roi = scale_vector(bb, roi, 2 * len(named), "roi")
         axes = [
             ResizedAxis(a.number, a.old, a.new, a.given, a.scale, a.ratio, i, i + len(named))
             for i, a in enumerate(axes)
@@ -110,21 +110,6 @@ def resize_in_run(
     if crops:
         x = _with_outside(bb, x, axes, settings, outside)
     return x if str(x.ty.dtype) == dtype else bb.emit(relax.op.astype(x, dtype))
-
-
-def _vector(bb: relax.BlockBuilder, value: relax.Expr, length: int, name: str) -> relax.Expr:
-    """Make a float32 vector of an operand of known length."""
-    shape = static_shape(value.ty)
-    if shape is None:
-        raise NotImplementedError(f"Resize with {name} whose number only the run tells")
-    if tuple(shape) != (length,):
-        raise ValueError(f"a Resize has {name} of the shape {tuple(shape)}, not ({length},)")
-    if str(value.ty.dtype) == "float32":
-        return value
-    constant = constant_of(value)
-    if constant is not None:
-        return relax.const(constant.astype("float32"), "float32")
-    return bb.emit(relax.op.astype(value, "float32"))
 
 
 @dataclass(frozen=True)
