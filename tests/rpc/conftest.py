@@ -11,7 +11,8 @@ import pytest
 
 import tvm_edge
 from tests.onnx_models import conv_relu
-from tests.rpc.support import Board, free_port, tracker, until
+from tests.rpc.support import Board, free_port, tracker
+from tests.runtime.support import until
 from tvm_edge.rpc.tracker import served_keys
 
 KEY = "twin"

@@ -11,18 +11,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import psutil
 
-from tests.runtime.support import child_environment
+from tests.runtime.support import child_environment, until
 from tvm_edge.rpc.agent import Agent, Call, Upload
 
-__all__ = ["Board", "Proxy", "descendants", "free_port", "process", "silent", "tracker", "until"]
+__all__ = ["Board", "Proxy", "descendants", "free_port", "process", "silent", "tracker"]
 
 
 # Processes of the tests begin at places of their own.
@@ -39,15 +38,6 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    """Wait until `holds` returns something true, and return that."""
-    end = monotonic() + 30
-    while not (found := holds()):
-        assert monotonic() < end, "it did not come about"
-        sleep(0.02)
-    return found
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import pytest
 
 import tvm_edge
 from tests.rpc.conftest import KEY, Fleet
-from tests.rpc.support import free_port, process, silent, until
-from tests.runtime.support import rewrite_artifact
+from tests.rpc.support import free_port, process, silent
+from tests.runtime.support import rewrite_artifact, until
 from tvm_edge.errors import ArtifactError, DeviceLost, DeviceUnavailableError, InputError
 from tvm_edge.host import CODEGEN_FEATURES, host_features
 from tvm_edge.rpc.server import BoardServer

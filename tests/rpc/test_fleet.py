@@ -17,7 +17,8 @@ import tvm_edge
 from tests.marks import needs_opencl
 from tests.rpc.conftest import KEY
 from tests.rpc.conftest import Fleet as Boards
-from tests.rpc.support import Board, free_port, until
+from tests.rpc.support import Board, free_port
+from tests.runtime.support import until
 from tests.tuning.made import conv, first_config
 from tvm_edge.errors import DeviceLost, DeviceUnavailableError
 from tvm_edge.hardware import resolve_target

@@ -18,7 +18,8 @@ from tvm.rpc import base
 
 import tvm_edge
 from tests.rpc.conftest import KEY
-from tests.rpc.support import Board, descendants, free_port, process, tracker, until
+from tests.rpc.support import Board, descendants, free_port, process, tracker
+from tests.runtime.support import until
 from tvm_edge.errors import DeviceLost, InputError
 from tvm_edge.files import own_name
 from tvm_edge.rpc.token import read_token

@@ -170,3 +170,12 @@ def in_forked_child(action: Callable[[], object]) -> str:
         time.sleep(0.01)
     with os.fdopen(reader) as pipe:
         return pipe.read()
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    """Wait until `holds` returns something true, and return that."""
+    end = time.monotonic() + 30
+    while not (found := holds()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+    return found
