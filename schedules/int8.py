@@ -152,7 +152,10 @@ def conv2d_int8(
 ) -> te.Tensor:
     """Convolve a blocked image of 8-bit numbers, as :func:`conv2d_groups` does."""
     windows = (strides, padding, dilation, groups)
-    return conv2d_groups(image, filters, *windows, CONV2D_INT8, config, zero, DOT)
+    group = int(filters.shape[-1])
+    # An instruction takes several groups of two or eight channels.
+    taken = BLOCK if group > DOT else DOT
+    return conv2d_groups(image, filters, *windows, CONV2D_INT8, config, zero, taken)
 
 
 def depthwise_int8(

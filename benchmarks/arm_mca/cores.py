@@ -1,8 +1,9 @@
-"""Cycles of a loop on a Cortex-A53, A55, A72, A76 or A78AE.
+"""Cycles of a loop on a Cortex-A53, A55, A72, A76 or A78AE, or on a Neoverse N2.
 
 Two counts, of which the larger one stands. LLVM's ``llvm-mca`` runs the loop on its model of the
 core, where it has one: its A55, and its Neoverse N1 (an A76 for servers, whose guide has the same
-table) for A76 and A78AE. For an A72 all versions take the A57's.
+table) for A76 and A78AE. For an A72 all versions take the A57's. The Neoverse N2, with its own
+model, stands for cores that multiply matrices (``smmla``), Cortex-A710 and newer.
 
 The other count is of the limits of Arm's optimisation guides, and of what was measured:
 
@@ -16,6 +17,8 @@ The other count is of the limits of Arm's optimisation guides, and of what was m
   at 2 GHz were measured, 8 a cycle); one load. ``smull`` and ``smlal`` start in one of the pipes,
   ``sadalp`` in the other.
 - A76, A78AE: four instructions are decoded; two vector pipes of 128 bits; two loads.
+- N2: five instructions are dispatched; two vector pipes, both of which multiply matrices; three
+  loads.
 """
 
 from __future__ import annotations
@@ -81,11 +84,11 @@ class Core:
         pairs = sum(one.name == "sadalp" for one in loop.body)
         return pairs * self.pairs + (loop.macs - pairs) / self.macs
 
-    def most(self, dtype: str) -> float:
-        """Return the most multiply-adds of numbers that start in a cycle."""
+    def most(self, dtype: str, *, matrices: bool = False) -> float:
+        """Return the most multiply-adds of numbers that start in a cycle, maybe of matrices."""
         if dtype == "int8" and self.pairs:
             return _PRODUCTS[dtype] / self.pairs
-        return _PRODUCTS[dtype] * self.macs
+        return _PRODUCTS[dtype] * self.macs * (2 if matrices else 1)
 
     def cycles(self, loop: Loop, mca: str) -> tuple[float, float | None]:
         """Return cycles of an iteration by the guide, and by llvm-mca if it has the core."""
@@ -143,6 +146,7 @@ CORES: Mapping[str, Core] = {
     "cortex-a72": Core(1, 3, 1, 2, {"fmla": 3, "sadalp": 1}, pairs=2),
     "cortex-a76": Core(2, 4, 2, 2, _A76, model="neoverse-n1", unit="N1Unit", dispatch=8),
     "cortex-a78ae": Core(2, 4, 2, 2, _A76, model="neoverse-n1", unit="N1Unit", dispatch=8),
+    "neoverse-n2": Core(2, 5, 3, 2, _A76, model="neoverse-n2", unit="N2Unit"),
 }
 """Cores by ``mcpu``."""
 

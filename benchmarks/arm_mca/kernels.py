@@ -125,10 +125,8 @@ class Kernel:
 
         Of Winograd's algorithm these are the products alone.
         """
-        steps = self.size.steps
-        if self.workload.is_bytes:
-            steps = tile_of(self.workload).steps
-        macs = steps * loop.accumulators
+        # Of matrices two instructions a step add to each accumulator.
+        macs = self.size.steps * loop.accumulators * (2 if self.size.pairs else 1)
         total = len(loop.body) * macs / loop.macs
         w = self.workload
         extents = self._trips()
@@ -158,7 +156,7 @@ def dense_kernel(workload: ConvWorkload, core: str) -> Kernel | None:
     if workload.dtype == "float16" and config.block % resolved.spec.lanes(2):
         return None  # too few channels: it is added up in float32
     if workload.is_bytes:
-        size = tile_of(workload)
+        size = tile_of(workload, resolved.spec)
     elif config.algorithm == "winograd":
         size = product_tile(workload, config.block, config.m)
     else:

@@ -39,7 +39,7 @@ def blocked_call(
     """Call the kernel on an image in blocks; without knobs its schedule chooses them."""
     w = conv.workload
     dot = DOT_PRODUCTS[spec.dot_product]
-    group = dot.filter_group(depthwise=w.depthwise, weights=conv.weights)
+    group = dot.filter_group(w, conv.weights)
     kernel: Any
     if w.depthwise:
         packed = pack_window_filters(conv.weights, w.strides[1], group)

@@ -302,7 +302,7 @@ def schedule_blocks(
     block : SBlock
         The reduction; its accumulators move into registers.
     epilogue : SBlock
-        The only block that reads them, over the same axes.
+        The only block that reads them, or a copy of them, over the same axes.
     vectorize : bool
         Whether lanes are a vector loop, and not the caller's.
     in_order : bool
@@ -361,7 +361,10 @@ def schedule_blocks(
         sch.unroll(loop)
     if vectorize:
         sch.vectorize(loops.lane)
-    sch.reverse_compute_at(epilogue, serial[-1] if serial else task, preserve_unit_loops=True)
+    place, own = serial[-1] if serial else task, sch.get(epilogue)
+    copies = [one for one in sch.get_consumers(block) if not sch.get(one).same_as(own)]
+    for consumer in (*copies, epilogue):
+        sch.reverse_compute_at(consumer, place, preserve_unit_loops=True)
     _unroll_epilogue(sch, epilogue, len(inner), [-1] * rest + [-2] * ragged)
     return task, [*window, steps][0]
 

@@ -10,6 +10,7 @@ from typing import Literal
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors
 from tvm_edge.schedules.cpu.float16_runs import shuffles
+from tvm_edge.schedules.cpu.matrix_products import PIXELS
 from tvm_edge.schedules.cpu.overlap import small_tile
 from tvm_edge.schedules.taps import LONGEST_TILE, Reach, useful_share
 
@@ -104,6 +105,9 @@ class Tile:
         Whether channels of the image are read one by one: it has no vectors of them.
     tile_lines : int
         Of Winograd's algorithm: lines of tiles that stages can be fused over; 0 where they cannot.
+    pairs : bool
+        Whether instructions multiply two pixels of a line by two filters
+        (:mod:`tvm_edge.schedules.cpu.matrix_products`).
     """
 
     outer: int
@@ -126,9 +130,13 @@ class Tile:
     skips_channels: bool = False
     scalars: bool = False
     tile_lines: int = 0
+    pairs: bool = False
 
     def takes(self, knobs: Knobs) -> bool:
-        """Return whether tiles reach no further into the padding than it is stored."""
+        """Return whether tiles can be made: of whole pairs, and with the padding that is stored."""
+        if self.pairs:
+            rest = (self.lines % knobs.lines, self.columns % knobs.columns, knobs.columns % PIXELS)
+            return not any(rest) and not knobs.flat
         if self.reach is None:
             return True
         return knobs.lines == 1 and knobs.columns <= LONGEST_TILE and not knobs.flat
@@ -140,8 +148,8 @@ class Tile:
     @property
     def flattens(self) -> bool:
         """Return whether lines can be fused with columns."""
-        fixed = not (self.open_lines or self.open_columns or self.skips_channels)
-        return fixed and self.window == (1, 1) and self.strides == (1, 1)
+        apart = self.open_lines or self.open_columns or self.skips_channels or self.pairs
+        return not apart and self.window == (1, 1) and self.strides == (1, 1)
 
 
 def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
@@ -180,7 +188,8 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         for columns in range(1, min(max(most, 1), size.columns) + 1):
             if not _keeps_shared(columns, filters, size, spec):
                 continue
-            whole = columns == size.columns and not size.open_columns
+            # Of pairs no tile is cut off.
+            whole = (columns == size.columns or size.pairs) and not size.open_columns
             tall = range(1, min(max(most, 1) // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
                 if size.tile_lines and not size.columns // size.tile_lines % columns:
@@ -333,6 +342,9 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
     step = max(accumulators, 1.2 * pixels, _LATENCY) + 0.8
     if size.element == 1 and spec.dot_product == "smull":
         step = 3 * accumulators + 2 * pixels + filters / 2
+    elif size.pairs:
+        # Two instructions for each accumulator; filters are loaded once for all pixels.
+        step = max(2 * accumulators, _LATENCY) + (PIXELS * 2 * filters + 2 * pixels) / 4
     elif spec.multiplies_by_element:
         # A vector of each pixel serves four steps. Loads count by the slots that they take.
         loads = filters + pixels / 4

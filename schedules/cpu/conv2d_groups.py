@@ -21,6 +21,7 @@ from tvm_edge.schedules.cpu.bias_first import begin_with_bias
 from tvm_edge.schedules.cpu.blocked import open_conv
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, stride_of, touched
 from tvm_edge.schedules.cpu.dot_products import DotProduct
+from tvm_edge.schedules.cpu.matrix_products import CHANNELS, by_matrices, copied
 from tvm_edge.schedules.cpu.stages import schedule_rest
 
 __all__ = ["Conv2dGroups", "by_groups", "groups_tile"]
@@ -53,11 +54,15 @@ class Conv2dGroups(ScheduleRule):
             return None
         stmt = conv.sch.get(conv.block)
         size = groups_tile(stmt, padded=conv.stage is not None)
+        copy = copied(conv.sch, conv.block, conv.epilogue) if size.pairs else None
         group = constant(stmt.reads[1].source.shape[-1]) or 1
         knobs = conv.knobs(size, spec)
         taps = _taps(knobs, size, spec)
         init, done = conv.begun(knobs, spec, 1, vectorize=False, taps=taps)
-        schedule_rest(conv.sch, done, spec)
+        schedule_rest(conv.sch, done if copy is None else [*done, copy], spec)
+        if copy is not None:
+            by_matrices(conv.sch, init, conv.block, copy, size.strides[1])
+            return conv.sch.mod["main"]
         names = conv.sch.get(init).name_hint, conv.sch.get(conv.epilogue).name_hint
         by_groups(conv.sch, init, conv.block, dot.lanes, dot.broadcast(group))
         return begin_with_bias(conv.sch.mod["main"], *names)
@@ -121,4 +126,5 @@ def groups_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         lanes=v,
         padded=padded,
         element=1,
+        pairs=constant(filters.shape[-1]) == CHANNELS,
     )

@@ -17,7 +17,9 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-from tvm_edge.schedules.cpu import smull
+from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.cpu import matrix_products, smull
+from tvm_edge.schedules.int8 import BLOCK, image_block
 
 __all__ = ["DOT_PRODUCTS", "PAIR_PRODUCTS", "DotProduct"]
 
@@ -35,11 +37,15 @@ class DotProduct:
         Accumulators in a vector.
     image : {"uint8", "int8", "bfloat16"}
         Type of what is multiplied by the filters: signed ones of 8-bit numbers.
+    multiplies_matrices : bool
+        Whether the CPU has products of small matrices as well, see
+        :mod:`tvm_edge.schedules.cpu.matrix_products`.
     """
 
     intrinsic: str
     lanes: int
     image: str
+    multiplies_matrices: bool = False
 
     @property
     def filters(self) -> str:
@@ -56,16 +62,19 @@ class DotProduct:
         """Numbers that are multiplied and added to a lane: those in 32 bits."""
         return 2 if self.image == "bfloat16" else 4
 
-    def filter_group(self, *, depthwise: bool, weights: np.ndarray | None = None) -> int:
+    def filter_group(self, workload: ConvWorkload, weights: np.ndarray | None = None) -> int:
         """Return how many numbers of a filter are side by side in memory for each lane.
 
         Parameters
         ----------
-        depthwise : bool
-            Those of a line of a depthwise filter, and not channels.
+        workload : ConvWorkload
+            Of 8-bit numbers. Side by side are channels, or columns of a depthwise filter.
         weights : np.ndarray, optional
             ``[O, C/groups, KH, KW]``; without them they are taken for what quantisers write.
         """
+        depthwise = workload.depthwise
+        if self.multiplies_matrices and _has_pairs(workload):
+            return matrix_products.CHANNELS
         if self.intrinsic or (
             weights is not None and smull.overflows(weights, depthwise=depthwise)
         ):
@@ -118,6 +127,7 @@ class DotProduct:
 DOT_PRODUCTS = {
     "vnni512": DotProduct("llvm.x86.avx512.vpdpbusd.512", 16, "uint8"),
     "vnni256": DotProduct("llvm.x86.avx512.vpdpbusd.256", 8, "uint8"),
+    "smmla": DotProduct("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, "int8", multiplies_matrices=True),
     "sdot": DotProduct("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, "int8"),
     "smull": DotProduct("", 4, "int8"),
 }
@@ -132,6 +142,12 @@ PAIR_PRODUCTS = {
 _PIXEL = 16
 _NEON = 4
 """Lanes of 32 bits in its vectors."""
+
+
+def _has_pairs(workload: ConvWorkload) -> bool:
+    """Return whether tiles of a convolution can have whole pairs of pixels of a line."""
+    blocks = not workload.depthwise and image_block(workload) == BLOCK
+    return blocks and workload.output[1] % matrix_products.PIXELS == 0
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.blocked_knobs import Tile, candidates, stride_of, touched
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
+from tvm_edge.schedules.cpu.matrix_products import CHANNELS
 from tvm_edge.schedules.cpu.window_knobs import WindowSize, window_candidates
 from tvm_edge.schedules.int8 import (
     BLOCK,
@@ -46,13 +47,14 @@ def int8_configs(workload: ConvWorkload, spec: DeviceSpec) -> list[ConvConfig]:
     if workload.depthwise:
         knobs = [knobs_as_text(k) for k in window_candidates(window_of(workload, spec), spec)]
     else:
-        knobs = [knobs_as_text(k) for k in candidates(tile_of(workload), spec)]
+        knobs = [knobs_as_text(k) for k in candidates(tile_of(workload, spec), spec)]
     return [replace(first, knobs=text) for text in knobs]
 
 
-def tile_of(workload: ConvWorkload) -> Tile:
-    """The sizes of a dense or grouped convolution; a step is four products."""
+def tile_of(workload: ConvWorkload, spec: DeviceSpec) -> Tile:
+    """The sizes of a dense or grouped convolution; a step is four products, of pairs 16."""
     block = image_block(workload)
+    pairs = DOT_PRODUCTS[spec.dot_product].filter_group(workload) == CHANNELS
     lines, columns = workload.output
     height, width = _padded(workload)
     strides = (
@@ -68,7 +70,7 @@ def tile_of(workload: ConvWorkload) -> Tile:
         blocks=filters // BLOCK,
         lines=lines,
         columns=columns,
-        steps=own * taps // DOT,
+        steps=own * taps // (BLOCK if pairs else DOT),
         window=workload.kernel,
         strides=strides,
         image_bytes=touched(image, workload.kernel, strides),
@@ -76,12 +78,13 @@ def tile_of(workload: ConvWorkload) -> Tile:
         lanes=BLOCK,
         padded=any(workload.padding),
         element=1,
+        pairs=pairs,
     )
 
 
 def window_of(workload: ConvWorkload, spec: DeviceSpec) -> WindowSize:
     """The sizes of a depthwise convolution; a step is four columns of a filter, or two."""
-    group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=True)
+    group = DOT_PRODUCTS[spec.dot_product].filter_group(workload)
     taken = window_step(group)
     lines, columns = workload.output
     height, width = _padded(workload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.board
 
 _CORES = ("cortex-a55", "cortex-a76")
 _PICTURES, _MORE_PICTURES = 24, 72
+_SMMLA, _OF_SMMLA = 0x4E80A400, 0xFFE0FC00
+"""The instruction without its registers, and the bits that are not of registers."""
 _ON_THE_BOARD = """
 import sys
 import numpy as np
@@ -38,9 +41,9 @@ np.savez(outputs, **found)
 
 @pytest.fixture
 def newer(board: Board) -> Iterator[Board]:
-    """The board with the features of a Cortex-A76, and BF16."""
+    """The board with the features of a Neoverse N2, a Cortex-A76's among them."""
     told = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid"
-    told += " asimdrdm lrcpc dcpop asimddp bf16\n"
+    told += " asimdrdm lrcpc dcpop asimddp sve sve2 i8mm bf16\n"
     cpuinfo = board.shared / "cpuinfo"
     cpuinfo.write_text("".join(f"processor\t: {i}\n{told}\n" for i in range(2)))
     yield board
@@ -85,7 +88,7 @@ def run_on(
     ]
 
 
-def network() -> Any:
+def network(columns: int = 38) -> Any:
     """Dense, strided, depthwise, grouped and pointwise, and three channels."""
     random = np.random.default_rng(5)
     shapes_of = {
@@ -113,7 +116,7 @@ def network() -> Any:
         nodes.append(helper.make_node("Conv", [last, name], [f"{name}_y"], name, **options))
         nodes.append(helper.make_node("Relu", [f"{name}_y"], [f"{name}_r"]))
         last = f"{name}_r"
-    return make_model(nodes, {"x": (1, 3, 45, 38)}, [last], weights)
+    return make_model(nodes, {"x": (1, 3, 45, columns)}, [last], weights)
 
 
 def with_products(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -132,10 +135,26 @@ def with_products(model: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("core", ["cortex-a53", "cortex-a72", *_CORES])
 def test_int8_is_the_same_to_the_bit(newer: Board, core: str) -> None:
     samples = [{"x": random_input((1, 3, 45, 38), seed)} for seed in range(4)]
-    model = quantize(network(), samples).model
+    check_int8(newer, core, network(), samples)
+
+
+def test_int8_by_matrices_is_the_same_to_the_bit(newer: Board) -> None:
+    """Images of 20 and 10 columns, which are pairs."""
+    samples = [{"x": random_input((1, 3, 45, 40), seed)} for seed in range(4)]
+    check_int8(newer, "neoverse-n2", network(40), samples)
+    with zipfile.ZipFile(newer.shared / "arm.tvme") as archive:
+        (library,) = (archive.read(name) for name in archive.namelist() if name.endswith(".so"))
+    words = np.frombuffer(library[: len(library) // 4 * 4], "<u4")
+    assert np.count_nonzero(words & _OF_SMMLA == _SMMLA) >= 3 * 32
+
+
+def check_int8(
+    board: Board, core: str, floats: onnx.ModelProto, samples: list[dict[str, np.ndarray]]
+) -> None:
+    model = quantize(floats, samples).model
     inputs = np.stack([sample["x"] for sample in samples])
     here = tvm_edge.compile(model, "llvm", tuning_logs=False)
-    for found, sample in zip(run_on(newer, model, core, inputs, "int8"), samples, strict=True):
+    for found, sample in zip(run_on(board, model, core, inputs, "int8"), samples, strict=True):
         (value,), (expected,) = found.values(), here.run(sample).values()
         assert np.count_nonzero(expected) > expected.size // 10
         assert np.array_equal(value, expected)

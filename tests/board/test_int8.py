@@ -7,13 +7,13 @@ import pytest
 import tvm
 
 from tests.board.board import BOARD, Board
-from tests.schedules.int8_cases import SDOT, SMULL, WORKLOADS, Case, case
+from tests.schedules.int8_cases import SDOT, SMMLA, SMULL, WORKLOADS, Case, case
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
-from tvm_edge.schedules.int8 import BLOCK
+from tvm_edge.schedules.int8 import BLOCK, DOT
 
 pytestmark = pytest.mark.board
 
@@ -34,22 +34,28 @@ np.savez(outputs, **found)
 """
 
 
-@pytest.mark.parametrize("spec", [SDOT, SMULL], ids=lambda spec: spec.dot_product)
+FEATURES = {"smull": [], "sdot": ["+dotprod"], "smmla": ["+dotprod", "+i8mm"]}
+
+
+@pytest.mark.parametrize("spec", [SDOT, SMMLA, SMULL], ids=lambda spec: spec.dot_product)
 def test_sums_are_exact(board: Board, spec: DeviceSpec) -> None:
-    """Without dot products also of filters whose products are added up in 16 bits."""
+    """Of filters in groups of four, and in others where products are added up in 16 bits."""
     made: dict[str, Case] = {}
     for name, workload in WORKLOADS.items():
         made[name] = case(workload, "int8")
-        if spec is SMULL:
-            group = DOT_PRODUCTS["smull"].filter_group(depthwise=workload.depthwise)
+        group = DOT_PRODUCTS[spec.dot_product].filter_group(workload)
+        if group != DOT:
             made[f"{name}_{group}"] = case(workload, "int8", group=group)
+    assert len(made) - len(WORKLOADS) == {"sdot": 0, "smmla": 5}.get(
+        spec.dot_product, len(made) // 2
+    )
     functions = {
         name: schedule(own.func, spec).func.with_attr("global_symbol", name)
         for name, own in made.items()
     }
     cpu_pipeline.register()
-    features = ["+neon", "+dotprod"] if spec is SDOT else ["+neon"]
-    target = tvm.target.Target({**BOARD, "mattr": features})
+    features = FEATURES[spec.dot_product]
+    target = tvm.target.Target({**BOARD, "mattr": ["+neon", *features]})
     with target:
         built = tvm.tirx.build(tvm.IRModule(functions), target=target, pipeline=cpu_pipeline.CPU)
     library = board.shared / f"kernels_{spec.dot_product}.so"
@@ -58,7 +64,7 @@ def test_sums_are_exact(board: Board, spec: DeviceSpec) -> None:
     named = {f"{name}.{i}": a for name, own in made.items() for i, a in enumerate(own.arrays)}
     np.savez(inputs, **named)
     command = ["python3", "-c", ON_THE_BOARD, library, inputs, outputs]
-    cpu = "max" if spec is SDOT else "cortex-a53"
+    cpu = "max" if features else "cortex-a53"
     done = board.run(command, environment={"QEMU_CPU": cpu})
     assert done.returncode == 0, done.stderr[-3000:]
     found = np.load(outputs)

@@ -22,6 +22,7 @@ from tvm_edge.schedules.int8 import (
 )
 
 SDOT = replace(NEON, dot_product="sdot")
+SMMLA = replace(NEON, dot_product="smmla")
 SMULL = replace(NEON, dot_product="smull")
 
 DENSE = ConvWorkload(2, 40, 6, 13, 96, (3, 3), (1, 1), (1, 0, 2, 1), (1, 1), 1)
@@ -29,6 +30,8 @@ FEW = replace(DENSE, filters=7)
 POINTWISE = replace(DENSE, kernel=(1, 1), padding=(0, 0, 0, 0))
 FIRST = ConvWorkload(1, 3, 11, 14, 24, (5, 5), (2, 2), (2, 1, 2, 2), (1, 1), 1)
 GROUPED = ConvWorkload(1, 64, 7, 9, 96, (3, 3), (2, 1), (1, 1, 1, 1), (1, 1), 2)
+EVEN = replace(GROUPED, width=16, strides=(2, 2))
+APART = replace(DENSE, width=17, dilation=(1, 3))
 DEPTHWISE = ConvWorkload(1, 40, 9, 13, 40, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 40)
 WIDE = ConvWorkload(2, 32, 10, 12, 32, (2, 7), (2, 2), (1, 3, 0, 2), (3, 1), 32)
 SQUARE = replace(DEPTHWISE, kernel=(5, 5), padding=(2, 2, 2, 2))
@@ -38,8 +41,11 @@ WORKLOADS = {
     "dense": DENSE,
     "few": FEW,
     "pointwise": POINTWISE,
+    "flat": replace(POINTWISE, width=10),
     "first": FIRST,
     "grouped": GROUPED,
+    "even": EVEN,
+    "apart": APART,
     "depthwise": DEPTHWISE,
     "wide": WIDE,
     "square": SQUARE,

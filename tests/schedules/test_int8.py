@@ -17,6 +17,7 @@ from tests.schedules.int8_cases import (
     DEPTHWISE,
     POINTWISE,
     SDOT,
+    SMMLA,
     SMULL,
     WIDE,
     WORKLOADS,
@@ -98,11 +99,13 @@ def test_all_knobs_of_windows_give_the_same_sums(workload: ConvWorkload) -> None
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("spec", [VNNI512, VNNI256, SDOT, SMULL], ids=lambda spec: spec.dot_product)
+@pytest.mark.parametrize(
+    "spec", [VNNI512, VNNI256, SDOT, SMMLA, SMULL], ids=lambda spec: spec.dot_product
+)
 def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceSpec) -> None:
     """And its first configuration is what the schedule chooses."""
     workload = replace(WORKLOADS[name], dtype="uint8")
-    group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=workload.depthwise)
+    group = DOT_PRODUCTS[spec.dot_product].filter_group(workload)
     opened = open_reduction(case(workload, group=group).func)
     assert opened is not None
     sch, block = opened
@@ -117,7 +120,7 @@ def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceS
         )
         best = knobs_as_text(best_window_knobs(size, spec))
     else:
-        tile = tile_of(workload)
+        tile = tile_of(workload, spec)
         assert tile == groups_tile(sch.get(block), padded=any(workload.padding))
         best = knobs_as_text(best_knobs(tile, spec))
     assert configs[0].knobs == best
@@ -165,6 +168,29 @@ def test_the_code_has_the_instruction(
         assert "zmm" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "instruction"),
+    [
+        ("dense", "smmla"),
+        ("even", "smmla"),
+        ("flat", "smmla"),
+        ("pointwise", "sdot"),  # lines of 13 pixels
+        ("first", "sdot"),  # three channels
+        ("depthwise", "sdot"),
+    ],
+)
+def test_two_pixels_are_multiplied_by_two_filters(name: str, instruction: str) -> None:
+    """Where lines have pairs of pixels: by one instruction or the other, and nothing is spilled."""
+    workload = WORKLOADS[name]
+    made = case(workload, "int8", group=DOT_PRODUCTS["smmla"].filter_group(workload))
+    text = assembly(made, SMMLA, ARM | {"mattr": ["+neon", "+dotprod", "+i8mm"]})
+    assert {one for one in ("smmla", "sdot") if f"\t{one}\t" in text} == {instruction}
+    loops = [block for block in re.split(r"\n\.LBB\w+:|\tb\.", text) if "\tsmmla\t" in block]
+    assert bool(loops) == (instruction == "smmla")
+    for loop in loops:
+        assert loop.count("\tsmmla\t") % 16 == 0 and not re.search(r"\tq\d+, .*\[sp", loop)
+
+
 @pytest.mark.parametrize("name", ["dense", "depthwise"])
 @pytest.mark.parametrize("lowest", [False, True])
 def test_neon_adds_two_products_in_16_bits(name: str, lowest: bool) -> None:
@@ -176,7 +202,7 @@ def test_neon_adds_two_products_in_16_bits(name: str, lowest: bool) -> None:
     weights = random.integers(-127, 128, shape, "int8")
     if lowest:
         weights.reshape(-1)[:] = -128
-    group = dot.filter_group(depthwise=workload.depthwise, weights=weights)
+    group = dot.filter_group(workload, weights)
     text = assembly(case(workload, "int8", group=group), SMULL, ARM | {"mcpu": "cortex-a72"})
     assert text.count("\tsmull\t") >= 9 and "\tmul\tv" not in text
     assert ("\tsmlal\t" in text) == (not lowest)
@@ -188,15 +214,15 @@ def test_pairs_of_the_lowest_number_are_seen() -> None:
     weights = np.full((2, 8, 1, 3), -127, "int8")
     dot = DOT_PRODUCTS["smull"]
     weights[1, 2, 0, 0] = weights[1, 3, 0, 0] = weights[1, 2, 0, 2] = -128
-    assert dot.filter_group(depthwise=False, weights=weights) == 2
+    assert dot.filter_group(DENSE, weights) == 2
     weights[1, 0, 0, 0] = -128
-    assert dot.filter_group(depthwise=False, weights=weights) == 4
+    assert dot.filter_group(DENSE, weights) == 4
     taps = np.full((16, 1, 3, 3), -127, "int8")
     taps[3, 0, 1, 0] = taps[3, 0, 2, 0] = taps[3, 0, 1, 2] = -128
-    assert dot.filter_group(depthwise=True, weights=taps) == 1
+    assert dot.filter_group(DEPTHWISE, taps) == 1
     taps[3, 0, 1, 1] = -128
-    assert dot.filter_group(depthwise=True, weights=taps) == 4
-    assert DOT_PRODUCTS["sdot"].filter_group(depthwise=True, weights=weights) == 4
+    assert dot.filter_group(DEPTHWISE, taps) == 4
+    assert DOT_PRODUCTS["sdot"].filter_group(DEPTHWISE, weights) == 4
 
 
 @pytest.mark.parametrize("name", ["depthwise", "square"])
@@ -219,6 +245,9 @@ def test_neon_transposes_pixels_once_for_results_that_share_them(name: str) -> N
         (X86 | {"mcpu": "skylake-avx512"}, ""),
         (X86 | {"mcpu": "haswell"}, ""),
         (ARM | {"mattr": ["+neon", "+dotprod"]}, "sdot"),
+        (ARM | {"mattr": ["+neon", "+dotprod", "+i8mm"]}, "smmla"),
+        (ARM | {"mattr": ["+neon", "+i8mm"]}, "smull"),
+        (ARM | {"mcpu": "neoverse-n2"}, "smmla"),
         (ARM | {"mattr": ["+neon"]}, "smull"),
         (ARM | {"mcpu": "cortex-a72"}, "smull"),
         (X86 | {"mcpu": "x86-64"}, ""),

@@ -112,14 +112,16 @@ def _pair_product(
 
 def _dot_product(
     architecture: str, simd_bytes: int, features: set[str]
-) -> Literal["", "vnni512", "vnni256", "sdot", "smull"]:
+) -> Literal["", "vnni512", "vnni256", "smmla", "sdot", "smull"]:
     """The instruction for products of 8-bit numbers."""
     if simd_bytes == 64 and "avx512vnni" in features:
         return "vnni512"
     if simd_bytes >= 32 and ("avxvnni" in features or {"avx512vnni", "avx512vl"} <= features):
         return "vnni256"
     if architecture.startswith(("aarch64", "arm64")):
-        return "sdot" if "dotprod" in features else "smull"
+        if "dotprod" not in features:
+            return "smull"
+        return "smmla" if "i8mm" in features else "sdot"
     return ""
 
 

@@ -87,10 +87,10 @@ class DeviceSpec:
         Of an NVIDIA GPU of compute capability 7.5 or newer, reached by CUDA.
     dot_product : str
         The instruction that adds four products of 8-bit numbers to an int32; empty where there is
-        none, or the code has no way to it. Of a CPU one of ``vnni512``, ``vnni256``, ``sdot``, or
-        ``smull`` for NEON's several without it, in each lane of a vector
-        (:mod:`tvm_edge.schedules.cpu.dot_products`); of a GPU one of ``dp4a`` (CUDA),
-        ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
+        none, or the code has no way to it. Of a CPU one of ``vnni512``, ``vnni256``, ``sdot``,
+        ``smmla`` for ``sdot`` beside products of small matrices, or ``smull`` for NEON's several
+        without it, in each lane of a vector (:mod:`tvm_edge.schedules.cpu.dot_products`); of a GPU
+        one of ``dp4a`` (CUDA), ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
         :mod:`tvm_edge.schedules.gpu.dot_products`).
     pair_product : {"", "vdpbf16ps", "bfdot"}
         Of a CPU: the instruction that adds two products of bfloat16 to each float32 of a vector,
@@ -136,6 +136,7 @@ class DeviceSpec:
         "",
         "vnni512",
         "vnni256",
+        "smmla",
         "sdot",
         "smull",
         "dp4a",

@@ -40,7 +40,7 @@ def int8_tensors(workload: ConvWorkload, knobs: str, spec: DeviceSpec) -> list[t
     w, depth, rounding = workload, image_block(workload), rounding_of(workload)
     blocks = filled(w.filters, BLOCK) // BLOCK
     channels = filled(w.channels, depth) // depth
-    group = DOT_PRODUCTS[spec.dot_product].filter_group(depthwise=w.depthwise)
+    group = DOT_PRODUCTS[spec.dot_product].filter_group(w)
     image = te.placeholder((w.batch, channels, w.height, w.width, depth), w.dtype, "image")
     if w.depthwise:
         columns = filled(w.kernel[1], window_step(group))
