@@ -37,6 +37,8 @@ def artifact(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("TVM_EDGE_OPENCL_MEMORY", "buffer or svm"),
         ("TVM_EDGE_OPENCL_COMMAND_BUFFER", "0 or 1"),
+        ("TVM_EDGE_OPENCL_IN_FLIGHT", "a positive whole number"),
+        ("TVM_EDGE_OPENCL_CACHE_SIZE", "a positive whole number"),
     ],
 )
 def test_a_wrong_variable_is_named(

@@ -12,6 +12,7 @@
 
 #include "error.h"
 #include "library.h"
+#include "program_store.h"
 
 namespace tvm_edge::opencl {
 namespace {
@@ -248,10 +249,13 @@ Device::Device(cl_platform_id platform, cl_device_id device, DeviceInfo descript
       id(device),
       info(std::move(description)),
       memory_kind(ChooseMemory(info)),
+      checkpoint_interval(
+          std::max<int64_t>(1, CountVariable("TVM_EDGE_OPENCL_IN_FLIGHT", 1024) / 4)),
       memory(this),
       streams(this),
       programs(this),
       command_buffers(*this) {
+  ProgramStore::Global();  // which reads its variables here, and not when a model is built
   const intptr_t properties[] = {CL_CONTEXT_PLATFORM, reinterpret_cast<intptr_t>(platform), 0};
   cl_int status = CL_SUCCESS;
   context = cl().clCreateContext(properties, 1, &id, nullptr, nullptr, &status);

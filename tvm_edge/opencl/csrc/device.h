@@ -76,6 +76,8 @@ class Device {
   const DeviceInfo info;
   cl_context context = nullptr;
   MemoryKind memory_kind = MemoryKind::kBuffer;
+  /*! \brief Launches between two checkpoints of a stream: a quarter of what may be in flight. */
+  const size_t checkpoint_interval;
   std::atomic<bool> lost{false};
   std::atomic<int64_t> copied_in{0}, copied_out{0};  // bytes, from and to the host
 

@@ -2,6 +2,8 @@
 
 #include <tvm/ffi/error.h>
 
+#include <cstdlib>
+
 #include "../../native/csrc/error.h"
 #include "device.h"
 
@@ -87,6 +89,16 @@ void FailVariable(const char* name, const std::string& value, const std::string&
                   const char* allowed) {
   ThrowInput("the environment variable " + std::string(name) + " is " + value + ", and " + must,
              {name, allowed, value});
+}
+
+int64_t CountVariable(const char* name, int64_t otherwise) {
+  const char* value = std::getenv(name);
+  const std::string text = value == nullptr ? "" : value;
+  if (text.empty()) return otherwise;
+  const bool digits = text.find_first_not_of("0123456789") == std::string::npos;
+  const int64_t count = digits ? std::strtoll(value, nullptr, 10) : 0;
+  if (count < 1) FailVariable(name, text, "must be a positive whole number", "a positive whole number");
+  return count;
 }
 
 void FailAllocation(cl_int status, Device* device, size_t bytes) {

@@ -2,6 +2,7 @@
 #ifndef TVM_EDGE_OPENCL_ERROR_H_
 #define TVM_EDGE_OPENCL_ERROR_H_
 
+#include <cstdint>
 #include <string>
 
 #include "abi.h"
@@ -33,6 +34,12 @@ inline void Check(cl_int status, Device* device, const char* what) {
 /*! \brief Throw InputError: the environment variable `name` is `value`, and `must` be another. */
 [[noreturn]] void FailVariable(const char* name, const std::string& value, const std::string& must,
                                const char* allowed);
+
+/*! \brief The number in an environment variable; `otherwise` where it is not set.
+ *
+ * Throws InputError for what is no whole number of at least 1.
+ */
+int64_t CountVariable(const char* name, int64_t otherwise);
 
 /*! \brief Throw MemoryError for an allocation of `bytes`. */
 [[noreturn]] void FailAllocation(cl_int status, Device* device, size_t bytes);

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "error.h"
+
 namespace tvm_edge::opencl {
 namespace fs = std::filesystem;
 namespace {
@@ -77,9 +79,8 @@ ProgramStore& ProgramStore::Global() {
 }
 
 ProgramStore::ProgramStore() : folder_(DefaultFolder()) {
-  const char* megabytes = std::getenv("TVM_EDGE_OPENCL_CACHE_SIZE");
-  const int64_t asked = megabytes == nullptr ? 0 : std::strtoll(megabytes, nullptr, 10);
-  max_bytes_ = std::min(asked > 0 ? asked : kDefaultMegabytes, kMostMegabytes) << 20;
+  const int64_t asked = CountVariable("TVM_EDGE_OPENCL_CACHE_SIZE", kDefaultMegabytes);
+  max_bytes_ = std::min(asked, kMostMegabytes) << 20;
 }
 
 std::string ProgramStore::Entry(const std::string& key, const std::string& binary) {

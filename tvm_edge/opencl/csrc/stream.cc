@@ -17,16 +17,6 @@ constexpr size_t kFlushInterval = 32;
 // Recorded commands whose events are kept before their times are read.
 constexpr size_t kMaxUnread = 4096;
 
-/*! \brief Launches between two checkpoints: a quarter of what may be in flight. */
-size_t CheckpointInterval() {
-  static const size_t interval = [] {
-    const char* value = std::getenv("TVM_EDGE_OPENCL_IN_FLIGHT");
-    const long bound = value == nullptr ? 0 : std::strtol(value, nullptr, 10);
-    return static_cast<size_t>(std::max(1L, (bound > 0 ? bound : 1024L) / 4));
-  }();
-  return interval;
-}
-
 Event Own(cl_event event) {
   return Event(event, [](cl_event held) { cl().clReleaseEvent(held); });
 }
@@ -76,7 +66,7 @@ cl_command_queue Stream::QueueForRecording() {
 }
 
 bool Stream::WantsEvent(size_t launches) const {
-  return recording_ || (launches > 0 && launches_ + launches >= CheckpointInterval());
+  return recording_ || (launches > 0 && launches_ + launches >= device_->checkpoint_interval);
 }
 
 void Stream::Submitted(const std::string& name, size_t launches, cl_event raw, Event* done) {
@@ -90,7 +80,7 @@ void Stream::Submitted(const std::string& name, size_t launches, cl_event raw, E
   const size_t flushed = launches_ / kFlushInterval;
   launches_ += launches;
   if (launches_ / kFlushInterval != flushed) cl().clFlush(queue_);
-  if (launches_ < CheckpointInterval()) return;
+  if (launches_ < device_->checkpoint_interval) return;
   launches_ = 0;
   cl().clFlush(queue_);  // what is waited for must have been sent
   checkpoints_.push_back(std::move(event));
