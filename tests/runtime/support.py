@@ -22,6 +22,7 @@ import pytest
 from onnx import helper
 
 from tests.onnx_models import make_model
+from tvm_edge.runtime.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK_TIMEOUT_S = 10
@@ -179,3 +180,17 @@ def until(holds: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.02)
     return found
+
+
+@contextmanager
+def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Have runs that begin meanwhile wait for the event."""
+    may_run, run = threading.Event(), Session.run
+
+    def waiting(*arguments: Any) -> Any:
+        assert may_run.wait(30)
+        return run(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "run", waiting)
+        yield may_run

@@ -18,7 +18,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import conv_relu, make_model, random_input
-from tests.runtime.support import in_forked_child, run_python, wide_conv
+from tests.runtime.support import held_up, in_forked_child, run_python, wide_conv
 from tvm_edge import InputError, opencl
 
 WIDE = (1, 32, 56, 56)
@@ -154,17 +154,17 @@ def test_python_goes_on_meanwhile() -> None:
     assert median(longest_stop() for _ in range(3)) < took / 2
 
 
-def test_a_future_can_be_cancelled(compiled_wide: tvm_edge.CompiledModel) -> None:
+def test_a_future_can_be_cancelled(
+    compiled_wide: tvm_edge.CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = random_input(WIDE)
-    release = threading.Event()
-    first = compiled_wide.run_async({"data": x})
-    first.add_done_callback(lambda _future: release.wait(10))  # holds the worker back
-    waiting = [compiled_wide.run_async({"data": x}) for _ in range(3)]
-    first.result()
-    assert waiting[1].cancel()
-    release.set()
-    assert waiting[2].result()["result"].any()
-    assert waiting[0].result()["result"].any()
+    with held_up(monkeypatch) as may_run:
+        first, *waiting = [compiled_wide.run_async({"data": x}) for _ in range(4)]
+        assert waiting[1].cancel()
+        may_run.set()
+        for future in (first, waiting[0], waiting[2]):
+            assert future.result()["result"].any()
+    assert waiting[1].cancelled()
 
 
 def test_a_dropped_model_finishes_and_its_thread_ends() -> None:

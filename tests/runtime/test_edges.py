@@ -15,9 +15,8 @@ import pytest
 import tvm_edge
 from tests.marks import needs_opencl
 from tests.onnx_models import conv_relu
-from tests.runtime.support import in_forked_child, rewrite_artifact
+from tests.runtime.support import held_up, in_forked_child, rewrite_artifact
 from tvm_edge import ArtifactError, DeviceUnavailableError, InputError
-from tvm_edge.runtime.session import Session
 
 
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -84,14 +83,7 @@ def test_submissions_wait_for_room(
         submitted.set()
 
     thread = threading.Thread(target=one_more)
-    may_run, run = threading.Event(), Session.run
-
-    def held_up(*arguments: Any) -> Any:
-        assert may_run.wait(30)
-        return run(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "run", held_up)
+    with held_up(monkeypatch) as may_run:
         futures += [compiled_small.run_async({"data": image}, max_pending=3) for _ in range(3)]
         thread.start()
         assert not submitted.wait(0.2), "it did not wait"
@@ -102,7 +94,7 @@ def test_submissions_wait_for_room(
 
 
 def test_a_callback_does_not_wait_for_its_own_thread(
-    compiled_small: tvm_edge.CompiledModel, image: np.ndarray
+    compiled_small: tvm_edge.CompiledModel, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[BaseException] = []
     done = threading.Event()
@@ -115,8 +107,10 @@ def test_a_callback_does_not_wait_for_its_own_thread(
             failed.append(err)
         done.set()
 
-    compiled_small.run_async({"data": image}).add_done_callback(submit)
-    assert done.wait(30)
+    with held_up(monkeypatch) as may_run:  # a callback of what has run is called here
+        compiled_small.run_async({"data": image}).add_done_callback(submit)
+        may_run.set()
+        assert done.wait(30)
     assert "max_pending" in str(failed[0])
     with pytest.raises(InputError, match="max_pending"):
         compiled_small.run_async({"data": image}, max_pending=0)
