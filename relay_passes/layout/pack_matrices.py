@@ -7,7 +7,8 @@ if there are enough panels for the cores, which else share its rows. Where only 
 rows one kernel is right for few of them and for many.
 
 Matrices of bfloat16 are packed in pairs of rows where the CPU multiplies pairs: one row takes 54 µs
-of 768x3072 then, and 82 µs widened.
+of 768x3072 then, and 82 µs widened. There the kernel itself packs the matrix of a product of two
+activations, as attention has them.
 """
 
 from __future__ import annotations
@@ -20,18 +21,25 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, lengths_of
+from tvm_edge.relay_passes.ir.expressions import (
+    const,
+    constant_of,
+    is_call,
+    lengths_of,
+    static_shape,
+)
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.ir.workloads import FLOATS
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
 from tvm_edge.schedules.cpu.panel_tiles import float16_steps, panel_width
 from tvm_edge.schedules.pairs import PAIR
-from tvm_edge.schedules.panels import DENSE, DENSE_PAIRS, dense, pack_matrix
+from tvm_edge.schedules.panels import DENSE, DENSE_PAIRS, dense, dense_of_two, pack_matrix
 
 __all__ = ["PackMatrices"]
 
 _FEWEST = 3  # rows
 _PANELS = 4  # for each core, of a matrix that fewer rows read
+_FEW_COPIED = 8  # rows up to which a copy of a matrix does not pay
 _OUT_ELEMENTWISE_FUSABLE = 4
 
 
@@ -86,8 +94,10 @@ class _Packer(PyExprMutator):
         bound = self.builder_.lookup_binding(weight) if isinstance(weight, relax.Var) else None
         kept = streamed_constant(bound)
         matrix = constant_of(weight if kept is None else kept)
+        if matrix is None:
+            return self._by_pairs(op)
         shape = lengths_of(op.args[0].ty)
-        if matrix is None or matrix.ndim != 2 or str(matrix.dtype) not in FLOATS:
+        if matrix.ndim != 2 or str(matrix.dtype) not in FLOATS:
             return op
         dtype = str(matrix.dtype)
         if shape is None or len(shape) < 2 or str(op.args[0].ty.dtype) != dtype:
@@ -117,4 +127,30 @@ class _Packer(PyExprMutator):
             primfunc_name_hint=DENSE_PAIRS if pairs else DENSE,
             # Of two blocks TVM would not say itself that others fuse with them.
             primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE} if whole else None,
+        )
+
+    def _by_pairs(self, op: relax.Call) -> relax.Expr:
+        """Have the kernel of a product of two activations pack the matrix, and multiply pairs."""
+        rows, matrix = (static_shape(each.ty) for each in op.args)
+        kinds = {str(each.ty.dtype) for each in (*op.args, op)}
+        if rows is None or matrix is None or kinds != {"bfloat16"} or not self._spec.pair_product:
+            return op
+        *batch, depth, columns = matrix
+        count, lanes = prod(rows[len(batch) : -1]), self._spec.lanes()
+        if list(rows[: len(batch)]) != batch or 0 in rows or len(rows) < 2 or len(matrix) < 2:
+            return op
+        if rows[-2] <= _FEW_COPIED or columns < lanes:
+            return op
+        data = op.args[0]
+        if depth % PAIR:  # the kernel that stores it does that
+            data = self.builder_.emit(relax.op.nn.pad(data, [0] * (2 * len(rows) - 1) + [1]))
+        width = panel_width(count, columns, self._spec, batch=prod(batch))
+        return self.builder_.call_te(
+            dense_of_two,
+            data,
+            op.args[1],
+            width,
+            lanes,
+            primfunc_name_hint=DENSE_PAIRS,
+            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
         )

@@ -169,7 +169,7 @@ def _schedule_copied(
         tile,
         lanes,
         spec,
-        copy=copy,
+        copies=[copy],
         shared=shared,
         in_float16=steps > 0,
     )

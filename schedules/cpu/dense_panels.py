@@ -1,13 +1,15 @@
-"""Products with matrices that were packed in panels when the model was compiled."""
+"""Products with matrices packed in panels: when the model was compiled, or of pairs in the kernel."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import inline_spatial
+from tvm_edge.schedules.analysis import inline_spatial, root_blocks
 from tvm_edge.schedules.cpu.conv2d_groups import by_groups
 from tvm_edge.schedules.cpu.dot_products import PAIR_PRODUCTS
 from tvm_edge.schedules.cpu.float16_runs import multiplies_float16, reduced_in_float16
@@ -15,7 +17,7 @@ from tvm_edge.schedules.cpu.loops import lanes_of
 from tvm_edge.schedules.cpu.panel_tiles import choose_open_tile, choose_tile, float16_steps
 from tvm_edge.schedules.cpu.panels import Product, schedule_open_panels, schedule_panels
 from tvm_edge.schedules.cpu.stages import schedule_rest
-from tvm_edge.schedules.panels import DENSE_PAIRS, PADDED
+from tvm_edge.schedules.panels import DENSE_PAIRS, FILLED, PACKED, PADDED
 from tvm_edge.schedules.stages import ReductionRule, epilogue_of
 
 __all__ = ["FEW", "DensePairs", "schedule_packed", "steps_in_float16"]
@@ -23,9 +25,12 @@ __all__ = ["FEW", "DensePairs", "schedule_packed", "steps_in_float16"]
 FEW = 4
 """Rows on the left up to which a product is bound by reading the matrix."""
 
+# Axes of a matrix packed in pairs that all of the batch multiplies.
+_SHARED = 4
+
 
 class DensePairs(ReductionRule):
-    """Products of :func:`tvm_edge.schedules.panels.dense` by pairs."""
+    """Products of :mod:`tvm_edge.schedules.panels` by pairs."""
 
     name = DENSE_PAIRS
 
@@ -34,18 +39,24 @@ class DensePairs(ReductionRule):
         dot = PAIR_PRODUCTS.get(spec.pair_product)
         if dot is None or not sch.get(block).name_hint.startswith(DENSE_PAIRS):
             return None
-        inline_spatial(sch, keep=[PADDED])
-        begin, block = schedule_packed(sch, block, spec)
+        inline_spatial(sch, keep=[PADDED, FILLED, PACKED])
+        names = {sch.get(each).name_hint: each for each in root_blocks(sch)}
+        copies = [names[name] for name in (PACKED, FILLED) if name in names]
+        begin, block = schedule_packed(sch, block, spec, copies)
         # After the instructions TVM moves no block.
         by_groups(sch, begin, block, dot.lanes, dot.broadcast())
+        if copies:
+            sch.tensorize(sch.get_loops(copies[0])[-2], dot.pack())
         return sch
 
 
-def schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> tuple[SBlockRV, SBlockRV]:
+def schedule_packed(
+    sch: Schedule, block: SBlockRV, spec: DeviceSpec, copies: Sequence[SBlockRV] = ()
+) -> tuple[SBlockRV, SBlockRV]:
     """Schedule a product with a packed matrix, and all around it.
 
     Returns what begins the accumulators of a tile, and what adds products to them; pairs are left
-    without their instructions.
+    without their instructions. `copies` pack the matrix here, the last of them first.
     """
     # Where only the run counts rows, what is not stored of a last panel would be a loop of single
     # elements (197x768x75 and Gelu: 471 instead of 137 µs).
@@ -53,10 +64,11 @@ def schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> tuple[S
     epilogue = epilogue_of(sch, block, shorter=not is_open)
     stmt = sch.get(block)
     count = len(stmt.writes[0].source.shape)
-    width = constant(stmt.reads[1].source.shape[2]) or 1
+    panels = stmt.reads[1].source.shape
+    width = constant(panels[-2 if stmt.name_hint.startswith(DENSE_PAIRS) else -1]) or 1
     *outer, columns = (constant(var.dom.extent) for var in stmt.iter_vars[:count])
     row = count - 2
-    if all(outer) and (outer[row] or 0) < FEW:
+    if not copies and all(outer) and (outer[row] or 0) < FEW:
         row = max(reversed(range(count - 1)), key=lambda axis: outer[axis] or 0)
     others = [axis for axis in range(count - 1) if axis != row]
     product, rows = Product(others, row, count - 1, count), outer[row]
@@ -69,9 +81,18 @@ def schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> tuple[S
     else:
         tile = choose_tile(rows, columns or 1, spec, lanes, width=width, float16_steps=steps)
         made = schedule_panels(
-            sch, block, epilogue, product, tile, lanes, spec, in_float16=steps > 0
+            sch,
+            block,
+            epilogue,
+            product,
+            tile,
+            lanes,
+            spec,
+            copies=copies,
+            shared=len(panels) <= _SHARED,
+            in_float16=steps > 0,
         )
-    schedule_rest(sch, [block, epilogue], spec)
+    schedule_rest(sch, [block, epilogue, *copies], spec)
     return made
 
 

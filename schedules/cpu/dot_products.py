@@ -123,6 +123,12 @@ class DotProduct:
         """
         return _register(self, filter_group or self.group, window=True)
 
+    def pack(self) -> str:
+        """Name of the intrinsic that puts two rows of 16 bits side by side, for all lanes."""
+        name = f"tvm_edge.pack_{self.intrinsic}"
+        TensorIntrin.register(name, *_pack(self.lanes, self.image), override=True)
+        return name
+
 
 DOT_PRODUCTS = {
     "vnni512": DotProduct("llvm.x86.avx512.vpdpbusd.512", 16, "uint8"),
@@ -202,6 +208,45 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     dtype=pixels,
                 ),
                 B.vload([0, 0], filter_dtype),
+            )
+
+    return description, implementation
+
+
+def _pack(lanes: int, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """Description and implementation of the intrinsic that packs pairs."""
+    row, bits, pairs = f"{dtype}x{lanes}", f"uint16x{lanes}", f"{dtype}x{2 * lanes}"
+    places = [row * lanes + lane for lane in range(lanes) for row in range(2)]
+
+    @T.prim_func(s_tir=True)
+    def description(a: T.handle, b: T.handle) -> None:
+        A = T.match_buffer(a, (2, lanes), dtype, strides=[T.int32(), 1], offset_factor=1)
+        B = T.match_buffer(b, (lanes, 2), dtype, offset_factor=1)
+        with T.sblock("root"):
+            T.reads(A[0:2, 0:lanes])
+            T.writes(B[0:lanes, 0:2])
+            for i in T.serial(0, lanes):
+                for k in T.serial(0, 2):
+                    with T.sblock("update"):
+                        vi, vk = T.axis.remap("SS", [i, k])
+                        B[vi, vk] = A[vk, vi]
+
+    @T.prim_func(s_tir=True)
+    def implementation(a: T.handle, b: T.handle) -> None:
+        A = T.match_buffer(a, (2, lanes), dtype, strides=[T.int32(), 1], offset_factor=1)
+        B = T.match_buffer(b, (lanes, 2), dtype, offset_factor=1)
+        with T.sblock("root"):
+            T.reads(A[0:2, 0:lanes])
+            T.writes(B[0:lanes, 0:2])
+            B[0, T.ramp(T.int32(0), 1, 2 * lanes)] = T.reinterpret(
+                tirx.Shuffle(
+                    [
+                        T.reinterpret(A.vload([0, 0], row), dtype=bits),
+                        T.reinterpret(A.vload([1, 0], row), dtype=bits),
+                    ],
+                    places,
+                ),
+                dtype=pairs,
             )
 
     return description, implementation

@@ -149,13 +149,22 @@ def float16_steps(reduction: int, spec: DeviceSpec) -> int:
     return reduction if reduction <= 2 * most or 2 * run >= most else 0
 
 
-def panel_width(rows: int | None, columns: int, spec: DeviceSpec, *, float16_steps: int = 0) -> int:
+def panel_width(
+    rows: int | None,
+    columns: int,
+    spec: DeviceSpec,
+    *,
+    batch: int = 1,
+    float16_steps: int = 0,
+) -> int:
     """Columns of a panel to pack a matrix in, for so many rows on the left.
 
-    With ``None`` only the run tells how many. `float16_steps` are those of :func:`choose_tile`.
+    With ``None`` only the run tells how many. `batch` and `float16_steps` are those of
+    :func:`choose_tile`.
     """
     if rows is None:
         lanes = spec.lanes()
         return choose_open_tile(columns, spec, lanes).vectors * lanes
     lanes = spec.lanes(2 if float16_steps else 4)
-    return choose_tile(rows, columns, spec, lanes, float16_steps=float16_steps).vectors * lanes
+    tile = choose_tile(rows, columns, spec, lanes, batch=batch, float16_steps=float16_steps)
+    return tile.vectors * lanes

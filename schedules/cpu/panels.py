@@ -22,6 +22,7 @@ from tvm_edge.schedules.cpu.float16_runs import run_length, split_runs
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, peel_remainder, split_vectors
 from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.panel_tiles import UNROLLED, Tile
+from tvm_edge.schedules.panels import FILLED, PACKED
 from tvm_edge.schedules.stages import axis_map, fuse, read_index
 
 __all__ = [
@@ -76,7 +77,7 @@ def schedule_panels(
     lanes: int,
     spec: DeviceSpec,
     *,
-    copy: SBlockRV | None = None,
+    copies: Sequence[SBlockRV] = (),
     shared: bool = True,
     in_float16: bool = False,
 ) -> tuple[SBlockRV, SBlockRV]:
@@ -92,8 +93,8 @@ def schedule_panels(
         The only block that reads it, maybe without the columns that fill up the last panel.
     tile : Tile
         Its vectors make the width of a panel.
-    copy : SBlockRV, optional
-        The block that packs the matrix, if that happens here.
+    copies : sequence of SBlockRV
+        The block that packs the matrix, if that happens here, and what it reads.
     shared : bool
         Whether all of the batch multiplies the same matrix.
     in_float16 : bool
@@ -118,7 +119,9 @@ def schedule_panels(
     loops = list(sch.get_loops(block))
     outer = [loops.pop(product.reduction)] if parts > 1 else []
     outer += [loops[p] for p in product.outer]
-    panels, vector, lane = split_vectors(sch, loops[product.columns], tile.vectors, lanes)
+    group = loops[product.reduction + 1 :]
+    split = _split_whole_vectors if group else split_vectors
+    panels, vector, lane = split(sch, loops[product.columns], tile.vectors, lanes)
     if columns < sizes[product.columns]:
         peel_remainder(sch, [panels])  # for the epilogue
     chunk = _chunk(rows, reduction, tile, spec) if by_rows else ceil(rows / tile.rows)
@@ -126,7 +129,6 @@ def schedule_panels(
     unrolled = divisors(reduction // parts, UNROLLED)[-1]
     steps, step = _split_steps(sch, loops[product.reduction], unrolled, streams=once)
     first, second = (chunks, panels) if by_rows else (panels, chunks)
-    group = loops[product.reduction + 1 :]
     sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane, *group)
     left = rows % (chunk * tile.rows) != 0, columns % width != 0
     task, own = first, False
@@ -140,13 +142,23 @@ def schedule_panels(
         sch.vectorize(lane)
     for loop in (step, row, vector):
         sch.unroll(loop)
-    if copy is not None:  # in the task that has a matrix, or panels, of its own
+    for copy in copies:  # in the task that has a matrix, or panels, of its own
         _place_copy(sch, copy, task if own else None, tile, lanes, parallel=parallel)
     _store_tiles(sch, block, epilogue if final is None else None, strips, product, lanes, left)
     begin = sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)
     return begin, block
+
+
+def _split_whole_vectors(sch: Schedule, loop: LoopRV, vectors: int, lanes: int) -> list[LoopRV]:
+    """Split a loop of whole vectors as :func:`split_vectors` does: no lane has a condition."""
+    count, lane = sch.split(loop, factors=[None, lanes])
+    exact = (extent(sch, count) or 0) % vectors == 0
+    parts = sch.split(count, factors=[None, vectors])
+    if not exact:
+        peel_remainder(sch, parts)
+    return [*parts, lane]
 
 
 def _split_steps(
@@ -296,10 +308,19 @@ def _place_copy(
     """Copy panel by panel, row by row: in the task that has panels of its own, or before all."""
     if task is not None:
         sch.compute_at(copy, task, preserve_unit_loops=True)
-    *_, reduction, columns = sch.get_loops(copy)
-    panels, vector, lane = split_vectors(sch, columns, tile.vectors, lanes)
-    sch.reorder(panels, reduction, vector, lane)
+    loops = sch.get_loops(copy)
+    name = sch.get(copy).name_hint
+    if name == PACKED:  # panels already; an instruction takes two rows
+        panels, _, columns, _ = loops[-4:]
+        vector, lane = sch.split(columns, factors=[None, lanes])
+    else:
+        reduction, columns = loops[-2:]
+        peel = name == FILLED
+        panels, vector, lane = split_vectors(sch, columns, tile.vectors, lanes, peel=peel)
+        sch.reorder(panels, reduction, vector, lane)
+        sch.vectorize(lane)
+        if peel:
+            peel_remainder(sch, [reduction])
     if parallel and task is None:
         sch.parallel(panels)
-    sch.vectorize(lane)
     sch.unroll(vector)
