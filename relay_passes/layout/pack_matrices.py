@@ -135,15 +135,18 @@ class _Packer(PyExprMutator):
         kinds = {str(each.ty.dtype) for each in (*op.args, op)}
         if rows is None or matrix is None or kinds != {"bfloat16"} or not self._spec.pair_product:
             return op
-        *batch, depth, columns = matrix
-        count, lanes = prod(rows[len(batch) : -1]), self._spec.lanes()
-        if list(rows[: len(batch)]) != batch or 0 in rows or len(rows) < 2 or len(matrix) < 2:
+        if 0 in rows or len(rows) < 2 or len(matrix) not in (2, len(rows)):
             return op
-        if rows[-2] <= _FEW_COPIED or columns < lanes:
+        *batch, depth, columns = matrix
+        if (batch and rows[:-2] != matrix[:-2]) or rows[-2] <= _FEW_COPIED:
+            return op
+        lanes = self._spec.lanes()
+        if columns < lanes:
             return op
         data = op.args[0]
         if depth % PAIR:  # the kernel that stores it does that
             data = self.builder_.emit(relax.op.nn.pad(data, [0] * (2 * len(rows) - 1) + [1]))
+        count = rows[-2] if batch else prod(rows[:-1])
         width = panel_width(count, columns, self._spec, batch=prod(batch))
         return self.builder_.call_te(
             dense_of_two,

@@ -308,19 +308,20 @@ def _place_copy(
     """Copy panel by panel, row by row: in the task that has panels of its own, or before all."""
     if task is not None:
         sch.compute_at(copy, task, preserve_unit_loops=True)
-    loops = sch.get_loops(copy)
+    *outer, reduction, columns = sch.get_loops(copy)
     name = sch.get(copy).name_hint
     if name == PACKED:  # panels already; an instruction takes two rows
-        panels, _, columns, _ = loops[-4:]
-        vector, lane = sch.split(columns, factors=[None, lanes])
+        *outer, panels, _, columns = [*outer, reduction]
+        vector, _ = sch.split(columns, factors=[None, lanes])
+        tasks = [*outer, panels]
     else:
-        reduction, columns = loops[-2:]
         peel = name == FILLED
         panels, vector, lane = split_vectors(sch, columns, tile.vectors, lanes, peel=peel)
         sch.reorder(panels, reduction, vector, lane)
         sch.vectorize(lane)
         if peel:
             peel_remainder(sch, [reduction])
+        tasks = outer if peel and outer else [panels]
     if parallel and task is None:
-        sch.parallel(panels)
+        sch.parallel(fuse(sch, tasks))
     sch.unroll(vector)

@@ -173,15 +173,6 @@ def test_a_row_that_is_no_number_leaves_others_alone() -> None:
     np.testing.assert_array_equal(wrong, np.arange(6) == 3)
 
 
-def test_a_product_of_two_inputs_is_widened() -> None:
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
-    model = make_model([node], {"x": (3, 20, 40), "w": (3, 40, 48)}, ["y"])
-    compiled = tvm_edge.compile(model, "llvm", precision="bfloat16", tuning_logs=False)
-    assert "dense_pairs" not in {kernel.rule for kernel in compiled.report.kernels}
-    x, w = (weights(3, *shape) for shape in ((20, 40), (40, 48)))
-    assert relative_error(compiled.run({"x": x, "w": w})["y"], x @ w) < 1e-5
-
-
 def test_pairs_stand_side_by_side_in_panels() -> None:
     matrix = np.arange(1, 16, dtype="float32").reshape(5, 3)
     panels = pack_matrix(matrix, 2, 2)
