@@ -47,6 +47,34 @@ def test_chains_of_functions() -> None:
     assert np.all(np.abs(found["Mish"] - mish) <= 5 * ulp(mish))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_error_functions_of_results_that_are_rounded(dtype: str) -> None:
+    """The error itself is the result: what is left of it is not rounded away."""
+    x = sample()
+    scale = 2.0**16
+    shape = (x.size,)
+    data, known = (te.placeholder(shape, "float32", name) for name in ("data", "known"))
+    error = te.compute(
+        shape,
+        lambda i: tirx.Cast(dtype, (tirx.erf(data[i]) - known[i]) * tirx.const(scale, "float32")),
+    )
+    func = te.create_prim_func([data, known, error]).with_attr("global_symbol", "main")
+    cpu_pipeline.register()
+    target = tvm.target.Target("llvm")
+    built = tvm.compile(func, target=target, tir_pipeline=cpu_pipeline.CPU)
+    # Exactly 1 where nothing may be left of GELU.
+    near = np.abs(x) < 3.5
+    true = np.where(near, erf(x), np.sign(x)).astype("float32")
+    found = tvm.runtime.empty(shape, dtype)
+    built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(true), found)
+    errors = np.asarray(found.numpy(), "float64") / scale
+    assert np.isnan(errors[np.isnan(x)]).all()
+    assert np.abs(errors[near]).max() < 2e-6
+    assert 5e-7 < np.abs(errors[near]).max()  # in fewer operations than for all of the digits
+    beyond = np.abs(x) >= 3.5
+    np.testing.assert_array_equal(errors[beyond], 0)
+
+
 def _kernel(target: str) -> tvm.IRModule:
     data = te.placeholder((4, 32), "float32", "data")
     body = te.compute(data.shape, lambda *i: tirx.tanh(tirx.log(data[i])) + tirx.exp(data[i]))
