@@ -87,7 +87,9 @@ def dense_of_two(data: te.Tensor, matrix: te.Tensor, width: int, lanes: int) -> 
         Of a vector of accumulators, which divide `width`: columns are filled up to whole ones.
     """
     *batch, depth, columns = (int(length) for length in matrix.shape)
-    panels = _packed_pairs(_filled_matrix(matrix, filled(depth, PAIR), filled(columns, width)), width)
+    panels = _packed_pairs(
+        _filled_matrix(matrix, filled(depth, PAIR), filled(columns, width)), width
+    )
     return _product(data, panels, columns, filled(columns, lanes), len(batch), [PAIR])
 
 

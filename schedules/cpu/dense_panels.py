@@ -1,4 +1,4 @@
-"""Products with matrices packed in panels: when the model was compiled, or of pairs in the kernel."""
+"""Products with matrices packed in panels: constant ones, and activations in pairs."""
 
 from __future__ import annotations
 

@@ -308,13 +308,13 @@ def _place_copy(
     """Copy panel by panel, row by row: in the task that has panels of its own, or before all."""
     if task is not None:
         sch.compute_at(copy, task, preserve_unit_loops=True)
-    *outer, reduction, columns = sch.get_loops(copy)
+    loops = list(sch.get_loops(copy))
     name = sch.get(copy).name_hint
     if name == PACKED:  # panels already; an instruction takes two rows
-        *outer, panels, _, columns = [*outer, reduction]
-        vector, _ = sch.split(columns, factors=[None, lanes])
-        tasks = [*outer, panels]
+        vector, _ = sch.split(loops[-2], factors=[None, lanes])
+        tasks = loops[:-3]
     else:
+        *outer, reduction, columns = loops
         peel = name == FILLED
         panels, vector, lane = split_vectors(sch, columns, tile.vectors, lanes, peel=peel)
         sch.reorder(panels, reduction, vector, lane)

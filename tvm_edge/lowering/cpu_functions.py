@@ -83,8 +83,8 @@ _ERF_FAR = (
     -6.34846687e-1,
     -1.28717512e-1,
 )
-# erf(x) = x P(2 (x / bound)^2 - 1), and 1 from the bound on, for results that are rounded to 11 bits
-# or fewer: an error of 1.6e-6, relative to small results 1e-5, by half of the operations.
+# erf(x) = x P(2 (x / bound)^2 - 1), and 1 from the bound on, for results that are rounded to 11
+# bits or fewer: an error of 1.6e-6, relative to small results 1e-5, by half of the operations.
 _ERF_ROUNDED_BOUND = 3.5
 _ERF_ROUNDED = (
     -3.279493446e-3,
