@@ -125,9 +125,7 @@ class DotProduct:
 
     def pack(self) -> str:
         """Name of the intrinsic that puts two rows of 16 bits side by side, for all lanes."""
-        name = f"tvm_edge.pack_{self.intrinsic}"
-        TensorIntrin.register(name, *_pack(self.lanes, self.image), override=True)
-        return name
+        return _register_pack(self)
 
 
 DOT_PRODUCTS = {
@@ -211,6 +209,13 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             )
 
     return description, implementation
+
+
+@functools.cache
+def _register_pack(dot: DotProduct) -> str:
+    name = f"tvm_edge.pack_{dot.intrinsic}"
+    TensorIntrin.register(name, *_pack(dot.lanes, dot.image), override=True)
+    return name
 
 
 def _pack(lanes: int, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
