@@ -47,8 +47,9 @@ def test_chains_of_functions() -> None:
     assert np.all(np.abs(found["Mish"] - mish) <= 5 * ulp(mish))
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target)[-10:-2])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_error_functions_of_results_that_are_rounded(dtype: str) -> None:
+def test_error_functions_of_results_that_are_rounded(dtype: str, target: Any) -> None:
     """The error itself is the result: what is left of it is not rounded away."""
     x = sample()
     scale = 2.0**16
@@ -60,8 +61,7 @@ def test_error_functions_of_results_that_are_rounded(dtype: str) -> None:
     )
     func = te.create_prim_func([data, known, error]).with_attr("global_symbol", "main")
     cpu_pipeline.register()
-    target = tvm.target.Target("llvm")
-    built = tvm.compile(func, target=target, tir_pipeline=cpu_pipeline.CPU)
+    built = tvm.compile(func, target=tvm.target.Target(target), tir_pipeline=cpu_pipeline.CPU)
     # Exactly 1 where nothing may be left of GELU.
     near = np.abs(x) < 3.5
     true = np.where(near, erf(x), np.sign(x)).astype("float32")
