@@ -7,7 +7,12 @@ from typing import Any
 
 from tvm import te, tirx
 
+from tvm_edge.schedules.analysis import divisors
+from tvm_edge.schedules.blocked import filled
+from tvm_edge.schedules.float16 import KEPT
 from tvm_edge.schedules.knobs import CONFIG
+from tvm_edge.schedules.pairs import PAIR
+from tvm_edge.schedules.panels import filled_matrix, packed_pairs
 
 __all__ = ["ATTENTION", "attention"]
 
@@ -25,6 +30,7 @@ def attention(
     rows: int,
     width: int,
     lanes: int,
+    pairs: bool = False,
 ) -> te.Tensor:
     """``softmax(query @ key * scale + mask) @ value``.
 
@@ -39,55 +45,88 @@ def attention(
         Of a tile of scores; what they do not divide is filled up.
     lanes : int
         Of a vector: they divide `width`.
+    pairs : bool
+        Whether to multiply pairs of bfloat16, of an even D; scores and softmax stay float32, and
+        weights are rounded before they are divided by their sum.
     """
     *batch, count, depth = map(int, query.shape)
     columns, length = int(key.shape[-1]), int(value.shape[-1])
     panels, tall = ceil(columns / width), ceil(count / rows) * rows
     shape = (*batch, tall, panels, width)
-    keys = _panels(key, width)
-    d = te.reduce_axis((0, depth), name="d")
+    keys = _paired(key, width, "keys") if pairs else _panels(key, width)
+    d, *one = _steps(depth, "d", pairs)
 
     def product(*index: Any) -> tirx.Expr:
         *outer, row, panel, w = index
         if tall > count:
             row = tirx.min(row, count - 1)
-        return te.sum(query(*outer, row, d) * keys(*outer, panel, d, w), axis=d)
+        own = query(*outer, row, d * PAIR + one[0] if one else d)
+        return te.sum(own * keys(*outer, panel, d, w, *one), axis=[d, *one])
 
     products = te.compute(shape, product, name="attention_products")
 
     def score(*index: Any) -> tirx.Expr:
         *outer, row, panel, w = index
-        scaled = products(*index) * tirx.const(scale, str(query.dtype))
+        scaled = products(*index).astype("float32") * tirx.const(scale, "float32")
         if mask is not None:
             at = [*outer, tirx.min(row, count - 1), panel * width + w]
             own = zip(at, mask.shape, strict=True)
             scaled = scaled + mask(*(0 if int(n) == 1 else i for i, n in own))
         if columns % width == 0:
             return scaled
-        nothing = tirx.const(-inf, str(query.dtype))
+        nothing = tirx.const(-inf, "float32")
         return tirx.Select(panel * width + w < columns, scaled, nothing)
 
     scores = te.compute(shape, score, name="attention_scores")
     largest = _reduced(scores, te.max, "max", lanes)
     weights = te.compute(
-        shape, lambda *i: te.exp(scores(*i) - largest(*i[:-2])), name="attention_weights"
+        shape,
+        lambda *i: te.exp(scores(*i) - largest(*i[:-2])).astype(query.dtype),
+        name="attention_weights",
+        attrs={KEPT: True} if pairs else None,
     )
     total = _reduced(weights, te.sum, "sum", lanes)
-    j = te.reduce_axis((0, columns), name="j")
+    j, *one_of_two = _steps(columns, "j", pairs)
+    wide = lanes * divisors(length // lanes, width // lanes)[-1]
+    values = _paired(value, wide, "values") if pairs else value
 
     def weighed(*index: Any) -> tirx.Expr:
         *outer, row, e = index
-        own = weights(*outer, row, tirx.floordiv(j, width), tirx.floormod(j, width))
-        return te.sum(own * value(*outer, j, e), axis=j)
+        if not pairs:
+            own = weights(*outer, row, tirx.floordiv(j, width), tirx.floormod(j, width))
+            return te.sum(own * values(*outer, j, e), axis=j)
+        panel, step = tirx.floordiv(j, width // PAIR), tirx.floormod(j, width // PAIR)
+        own = weights(*outer, row, panel, step * PAIR + one_of_two[0])
+        column = tirx.floordiv(e, wide), j, tirx.floormod(e, wide)
+        return te.sum(own * values(*outer, *column, *one_of_two), axis=[j, *one_of_two])
 
     knobs = {CONFIG: f"rows={rows} width={width} lanes={lanes}"}
     made = te.compute((*batch, tall, length), weighed, name=ATTENTION, attrs=knobs)
     result = te.compute(
-        (*batch, tall, length), lambda *i: made(*i) / total(*i[:-1]), name="attention_mean"
+        (*batch, tall, length),
+        lambda *i: (made(*i).astype("float32") / total(*i[:-1])).astype(query.dtype),
+        name="attention_mean",
     )
     if tall == count:
         return result
     return te.compute((*batch, count, length), lambda *i: result(*i), name="attention_rows")
+
+
+def _steps(length: int, name: str, pairs: bool) -> list[tirx.IterVar]:
+    """Return the axis of a reduction, or that of its pairs and that of a pair."""
+    if not pairs:
+        return [te.reduce_axis((0, length), name=name)]
+    steps = te.reduce_axis((0, ceil(length / PAIR)), name=name)
+    return [steps, te.reduce_axis((0, PAIR), name="pair")]
+
+
+def _paired(matrix: te.Tensor, width: int, name: str) -> te.Tensor:
+    """Return ``[..., K, N]`` as ``[..., N/w, K/2, w, 2]``, filled up with zeros."""
+    depth, columns = (int(length) for length in matrix.shape[-2:])
+    whole = filled(depth, PAIR), filled(columns, width)
+    return packed_pairs(
+        filled_matrix(matrix, *whole, f"attention_filled_{name}"), width, f"attention_{name}"
+    )
 
 
 def _panels(key: te.Tensor, width: int) -> te.Tensor:
@@ -116,7 +155,7 @@ def _reduced(tile: te.Tensor, combine: Any, name: str, lanes: int) -> te.Tensor:
         *place, v = index
         at = step * lanes
         own = tile(*place, tirx.floordiv(at, width), tirx.floormod(at, width) + v)
-        return combine(own, axis=step)
+        return combine(own.astype("float32"), axis=step)
 
     parts = te.compute((*outer, lanes), vector, name=f"attention_{name}_lanes")
     return te.compute(

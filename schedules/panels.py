@@ -27,7 +27,9 @@ __all__ = [
     "PADDED",
     "dense",
     "dense_of_two",
+    "filled_matrix",
     "pack_matrix",
+    "packed_pairs",
 ]
 
 DENSE = "dense_panels"
@@ -87,9 +89,7 @@ def dense_of_two(data: te.Tensor, matrix: te.Tensor, width: int, lanes: int) -> 
         Of a vector of accumulators, which divide `width`: columns are filled up to whole ones.
     """
     *batch, depth, columns = (int(length) for length in matrix.shape)
-    panels = _packed_pairs(
-        _filled_matrix(matrix, filled(depth, PAIR), filled(columns, width)), width
-    )
+    panels = packed_pairs(filled_matrix(matrix, filled(depth, PAIR), filled(columns, width)), width)
     return _product(data, panels, columns, filled(columns, lanes), len(batch), [PAIR])
 
 
@@ -121,7 +121,7 @@ def _product(
     return te.compute(shape, lambda *index: product(*index), name="columns")
 
 
-def _packed_pairs(matrix: te.Tensor, width: int) -> te.Tensor:
+def packed_pairs(matrix: te.Tensor, width: int, name: str = PACKED) -> te.Tensor:
     """Return ``[..., K, N]`` as ``[..., N/width, K/2, width, 2]``."""
     *batch, depth, columns = (int(length) for length in matrix.shape)
 
@@ -130,12 +130,12 @@ def _packed_pairs(matrix: te.Tensor, width: int) -> te.Tensor:
         return matrix(*outer, step * PAIR + one, panel * width + column)
 
     shape = (*batch, columns // width, depth // PAIR, width, PAIR)
-    return te.compute(shape, element, name=PACKED, attrs={KEPT: True})
+    return te.compute(shape, element, name=name, attrs={KEPT: True})
 
 
-def _filled_matrix(matrix: te.Tensor, depth: int, columns: int) -> te.Tensor:
+def filled_matrix(matrix: te.Tensor, depth: int, columns: int, name: str = FILLED) -> te.Tensor:
     """Fill ``[..., K, N]`` up with zeros."""
-    return _filled(matrix, [0] * (len(matrix.shape) - 2) + [depth, columns], FILLED)
+    return _filled(matrix, [0] * (len(matrix.shape) - 2) + [depth, columns], name)
 
 
 def _filled_rows(data: te.Tensor, depth: int) -> te.Tensor:

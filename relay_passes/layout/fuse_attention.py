@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import constant_of, count_uses, is_call, static_shape
 from tvm_edge.schedules.attention import attention
+from tvm_edge.schedules.pairs import PAIR
 
 __all__ = ["FuseAttention"]
 
@@ -78,7 +79,8 @@ class _Fuser(PyExprMutator):
             return op
         if not len(query) >= 3 or not query[:-2] == key[:-2] == value[:-2]:
             return op
-        if {str(x.ty.dtype) for x in (found.query, found.key, op.args[1])} != {"float32"}:
+        pairs = self._pairs(op, found, query[-1])
+        if pairs is None:
             return op
         tile = self._tile(query[-2], key[-1], value[-1], masked=found.mask is not None)
         if tile is None:
@@ -91,7 +93,8 @@ class _Fuser(PyExprMutator):
         def compute(q: te.Tensor, k: te.Tensor, v: te.Tensor, *mask: te.Tensor) -> te.Tensor:
             lanes = self._spec.lanes()
             own = mask[0] if mask else None
-            return attention(q, k, v, own, scale=found.scale, rows=rows, width=width, lanes=lanes)
+            tile = {"rows": rows, "width": width, "lanes": lanes}
+            return attention(q, k, v, own, scale=found.scale, pairs=pairs, **tile)
 
         return self.builder_.call_te(
             compute,
@@ -100,17 +103,25 @@ class _Fuser(PyExprMutator):
             primfunc_attrs={"op_pattern": _OPAQUE},
         )
 
+    def _pairs(self, op: relax.Call, found: _Scores, depth: int) -> bool | None:
+        """Return whether pairs of bfloat16 are multiplied; ``None`` of types without a kernel."""
+        kinds = {str(x.ty.dtype) for x in (found.query, found.key, op.args[1])}
+        if kinds == {"float32"}:
+            return False
+        multiplies = self._spec.pair_product and depth % PAIR == 0
+        return True if kinds == {"bfloat16"} and multiplies else None
+
     def _scores(self, op: relax.Call) -> _Scores | None:
         """Recognise the softmax that weighs the values of a product."""
-        softmax = self._sole_producer(op.args[0])
-        if not is_call(softmax, "relax.nn.softmax"):
+        softmax = self._before_cast(self._sole_producer(op.args[0]))
+        if not is_call(softmax, "relax.nn.softmax") or str(softmax.ty.dtype) != "float32":
             return None
         rank = int(softmax.ty.ndim)
         if int(softmax.attrs.axis) % rank != rank - 1:
             return None
         scores, mask = self._sole_producer(softmax.args[0]), None
         if is_call(scores, "relax.add"):
-            first = self._sole_producer(scores.args[0])
+            first = self._before_cast(self._sole_producer(scores.args[0]))
             turned = not is_call(first, "relax.matmul", "relax.multiply", "relax.divide")
             scaled, mask = reversed(scores.args) if turned else scores.args
             if static_shape(scores.ty) != static_shape(scaled.ty) or not self._is_mask(mask, rank):
@@ -124,6 +135,7 @@ class _Fuser(PyExprMutator):
             divides = is_call(scores, "relax.divide")
             scale = 1 / float(number.item()) if divides else float(number.item())
             scores = self._sole_producer(scores.args[0])
+        scores = self._before_cast(scores)
         if not is_call(scores, "relax.matmul"):
             return None
         return _Scores(scores.args[0], scores.args[1], scale, mask)
@@ -149,6 +161,10 @@ class _Fuser(PyExprMutator):
             heights = range(max(1, tall - 2), tall + 1)
             return min(heights, key=lambda tall: (ceil(rows / tall) * tall, -tall)), width
         return None
+
+    def _before_cast(self, call: relax.Call | None) -> relax.Call | None:
+        """Return the call whose result `call` converts, or `call` if that is no conversion."""
+        return self._sole_producer(call.args[0]) if is_call(call, "relax.astype") else call
 
     def _sole_producer(self, expr: relax.Expr) -> relax.Call | None:
         """The call that produces `expr` if nobody else reads its result."""

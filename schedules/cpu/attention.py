@@ -12,6 +12,8 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent, open_schedule, root_blocks
 from tvm_edge.schedules.attention import ATTENTION
 from tvm_edge.schedules.base import ScheduleRule
+from tvm_edge.schedules.cpu.conv2d_groups import by_groups
+from tvm_edge.schedules.cpu.dot_products import PAIR_PRODUCTS, DotProduct
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import fuse
@@ -67,39 +69,59 @@ class Attention(ScheduleRule):
         for loop in (row, vector):
             sch.unroll(loop)
         sch.vectorize(lane)
-        _tile(sch, own["products"], knobs)
+        pairs = PAIR_PRODUCTS.get(spec.pair_product) if "values" in own else None
+        begun = [_tile(sch, own["products"], knobs, grouped=pairs is not None)]
         for name in ("max", "sum"):
             _reduce(sch, own[f"{name}_lanes"], own[name])
         panel, column = sch.get_loops(own["weights"])[-2:]
         vector, lane = sch.split(column, factors=[None, knobs.lanes])
         sch.vectorize(lane)
-        _tile(sch, weighed, knobs)
-        schedule_spatial(sch, own["keys"], spec)
-        if "rows" in own:
-            schedule_spatial(sch, own["rows"], spec)
+        begun.append(_tile(sch, weighed, knobs, grouped=pairs is not None))
+        for name in ("filled_keys", "filled_values", "keys", "rows"):
+            if name in own and (pairs is None or name != "keys"):
+                schedule_spatial(sch, own[name], spec)
+        if pairs is not None:
+            for name in ("keys", "values"):
+                _pack(sch, own[name], pairs)
+            for begin, block in zip(begun, (own["products"], weighed), strict=True):
+                by_groups(sch, begin, block, pairs.lanes, pairs.broadcast())
         return sch
 
 
-def _tile(sch: Schedule, block: SBlockRV, knobs: AttentionKnobs) -> None:
-    """Keep the accumulators of a product in registers."""
-    loops = sch.get_loops(block)
-    reduction = loops[-1]
-    row, *_, column = _spatial(sch, block, knobs)
+def _pack(sch: Schedule, block: SBlockRV, dot: DotProduct) -> None:
+    """Pack pairs, a panel in a task."""
+    *panels, _, columns, _ = sch.get_loops(block)
+    vector, lane = sch.split(columns, factors=[None, dot.lanes])
+    sch.unroll(vector)
+    sch.parallel(fuse(sch, panels))
+    sch.tensorize(lane, dot.pack())
+
+
+def _tile(sch: Schedule, block: SBlockRV, knobs: AttentionKnobs, *, grouped: bool) -> SBlockRV:
+    """Keep the accumulators of a product in registers; return what begins them.
+
+    Pairs that are `grouped` are the innermost loop, and are left without their instructions.
+    """
+    *loops, reduction = sch.get_loops(block)
+    group = [reduction] if grouped else []
+    if grouped:
+        *loops, reduction = loops
+    row, *_, column = _spatial(sch, loops, knobs)
     steps, step = sch.split(
         reduction, factors=[None, divisors(extent(sch, reduction) or 1, _UNROLLED)[-1]]
     )
     vector, lane = sch.split(column, factors=[None, knobs.lanes])
-    sch.reorder(steps, step, row, vector, lane)
+    sch.reorder(steps, step, row, vector, lane, *group)
     sch.set_scope(block, 0, "local")
     for loop in (step, row, vector):
         sch.unroll(loop)
-    sch.vectorize(lane)
-    sch.decompose_reduction(block, steps)
+    if not grouped:
+        sch.vectorize(lane)
+    return sch.decompose_reduction(block, steps)
 
 
-def _spatial(sch: Schedule, block: SBlockRV, knobs: AttentionKnobs) -> list[LoopRV]:
+def _spatial(sch: Schedule, loops: list[LoopRV], knobs: AttentionKnobs) -> list[LoopRV]:
     """Return the loops over rows and columns of a tile."""
-    loops = sch.get_loops(block)[:-1]
     last = len(loops) - 1
     first = next(i for i in reversed(range(last)) if extent(sch, loops[i]) == knobs.rows)
     return [loops[first], *loops[first + 1 :]]

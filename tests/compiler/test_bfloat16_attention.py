@@ -103,6 +103,16 @@ def test_pairs_are_packed_and_multiplied_by_instructions(
         assert not re.search(r"\t(vfmadd\d+ps|fmla|fmadd)\t", text), name
 
 
+@pytest.mark.parametrize(
+    ("target", "multiplies"), [(ZEN4, "vdpbf16ps"), (ARM, "bfdot")], ids=["zen4", "arm"]
+)
+def test_attention_in_one_kernel_multiplies_pairs(target: dict[str, Any], multiplies: str) -> None:
+    code = kernels(attention(2, 1039, 48, None), target)
+    ((name, text),) = ((name, text) for name, text in code.items() if "attention" in name)
+    assert not any("dense" in each or "matmul" in each for each in code)
+    assert len(re.findall(rf"\t{multiplies}\t", text)) >= 16, name  # of scores, and of values
+
+
 def attention(
     heads: int, rows: int, depth: int, mask: Sequence[int | str] | None, length: int | str = 0
 ) -> onnx.ModelProto:
@@ -132,27 +142,34 @@ def expected(values: dict[str, np.ndarray]) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True) @ wide["v"]
 
 
+ATTENTION = ["attention"]  # one kernel, where a core's cache does not hold the scores
+APART = ["dense_pairs"] * 2
+
+
 @pytest.mark.parametrize(
-    ("heads", "rows", "depth", "masked"),
+    ("heads", "rows", "depth", "masked", "rule"),
     [
-        (3, 1, 8, False),
-        (3, 5, 17, True),
-        (3, 7, 64, False),
-        (3, 49, 32, True),
-        (3, 197, 64, False),
-        (1, 197, 33, True),
-        (2, 1039, 24, True),
+        (3, 1, 8, False, []),
+        (3, 5, 17, True, []),
+        (3, 7, 64, False, []),
+        (3, 49, 32, True, APART),
+        (3, 197, 64, False, APART),
+        (1, 197, 33, True, APART),
+        (2, 1039, 48, False, ATTENTION),
+        (1, 1056, 16, True, ATTENTION),
+        (1, 1056, 33, False, APART),
+        (2, 1039, 24, True, APART),
     ],
 )
-def test_attention(heads: int, rows: int, depth: int, masked: bool) -> None:
+def test_attention(heads: int, rows: int, depth: int, masked: bool, rule: list[str]) -> None:
     """Causal where it is masked. Weights are rounded, by half a unit each; scores are not."""
     model = attention(heads, rows, depth, (1, 1, rows, rows) if masked else None)
     values, built = random_inputs(model), compiled(model)
     if masked:
         values["mask"] = np.triu(np.full((rows, rows), -np.inf, "float32"), 1)[None, None]
-    if HAS_PAIRS and rows > 8:
-        assert rules(built).count("dense_pairs") == 2
-        assert "dense" not in rules(built)
+    if HAS_PAIRS and rule:
+        products = ("attention", "dense", "dense_pairs")
+        assert [each for each in rules(built) if each in products] == rule
     assert relative_error(built.run(values)["y"], expected(values)) < EPSILON
 
 
