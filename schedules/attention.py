@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, inf
 from typing import Any
 
@@ -49,21 +50,11 @@ def attention(
         Whether to multiply pairs of bfloat16, of an even D; scores and softmax stay float32, and
         weights are rounded before they are divided by their sum.
     """
-    *batch, count, depth = map(int, query.shape)
+    *batch, count, _ = map(int, query.shape)
     columns, length = int(key.shape[-1]), int(value.shape[-1])
-    panels, tall = ceil(columns / width), ceil(count / rows) * rows
-    shape = (*batch, tall, panels, width)
+    tall = ceil(count / rows) * rows
     keys = _paired(key, width, "keys") if pairs else _panels(key, width)
-    d, *one = _steps(depth, "d", pairs)
-
-    def product(*index: Any) -> tirx.Expr:
-        *outer, row, panel, w = index
-        if tall > count:
-            row = tirx.min(row, count - 1)
-        own = query(*outer, row, d * PAIR + one[0] if one else d)
-        return te.sum(own * keys(*outer, panel, d, w, *one), axis=[d, *one])
-
-    products = te.compute(shape, product, name="attention_products")
+    products = _products(query, keys, tall, pairs)
 
     def score(*index: Any) -> tirx.Expr:
         *outer, row, panel, w = index
@@ -77,30 +68,20 @@ def attention(
         nothing = tirx.const(-inf, "float32")
         return tirx.Select(panel * width + w < columns, scaled, nothing)
 
-    scores = te.compute(shape, score, name="attention_scores")
+    scores = te.compute(products.shape, score, name="attention_scores")
     largest = _reduced(scores, te.max, "max", lanes)
     weights = te.compute(
-        shape,
+        scores.shape,
         lambda *i: te.exp(scores(*i) - largest(*i[:-2])).astype(query.dtype),
         name="attention_weights",
         attrs={KEPT: True} if pairs else None,
     )
     total = _reduced(weights, te.sum, "sum", lanes)
-    j, *one_of_two = _steps(columns, "j", pairs)
-    wide = lanes * divisors(length // lanes, width // lanes)[-1]
-    values = _paired(value, wide, "values") if pairs else value
-
-    def weighed(*index: Any) -> tirx.Expr:
-        *outer, row, e = index
-        if not pairs:
-            own = weights(*outer, row, tirx.floordiv(j, width), tirx.floormod(j, width))
-            return te.sum(own * values(*outer, j, e), axis=j)
-        panel, step = tirx.floordiv(j, width // PAIR), tirx.floormod(j, width // PAIR)
-        own = weights(*outer, row, panel, step * PAIR + one_of_two[0])
-        column = tirx.floordiv(e, wide), j, tirx.floormod(e, wide)
-        return te.sum(own * values(*outer, *column, *one_of_two), axis=[j, *one_of_two])
-
     knobs = {CONFIG: f"rows={rows} width={width} lanes={lanes}"}
+    if pairs:
+        wide = lanes * divisors(length // lanes, width // lanes)[-1]
+        value = _paired(value, wide, "values")
+    weighed = _weighed(weights, value, columns, pairs)
     made = te.compute((*batch, tall, length), weighed, name=ATTENTION, attrs=knobs)
     result = te.compute(
         (*batch, tall, length),
@@ -110,6 +91,43 @@ def attention(
     if tall == count:
         return result
     return te.compute((*batch, count, length), lambda *i: result(*i), name="attention_rows")
+
+
+def _products(query: te.Tensor, keys: te.Tensor, tall: int, pairs: bool) -> te.Tensor:
+    """Multiply all rows with panels of keys; rows beyond the last are the last."""
+    *batch, count, depth = map(int, query.shape)
+    d, *one = _steps(depth, "d", pairs)
+
+    def product(*index: Any) -> tirx.Expr:
+        *outer, row, panel, w = index
+        if tall > count:
+            row = tirx.min(row, count - 1)
+        own = query(*outer, row, d * PAIR + one[0] if one else d)
+        return te.sum(own * keys(*outer, panel, d, w, *one), axis=[d, *one])
+
+    panels, width = keys.shape[len(batch)], keys.shape[len(batch) + 2]
+    return te.compute((*batch, tall, panels, width), product, name="attention_products")
+
+
+def _weighed(
+    weights: te.Tensor, values: te.Tensor, columns: int, pairs: bool
+) -> Callable[..., tirx.Expr]:
+    """Return the element of a mean, before it is divided by the sum of its weights."""
+    width = int(weights.shape[-1])
+    j, *one = _steps(columns, "j", pairs)
+
+    def element(*index: Any) -> tirx.Expr:
+        *outer, row, e = index
+        if not pairs:
+            own = weights(*outer, row, tirx.floordiv(j, width), tirx.floormod(j, width))
+            return te.sum(own * values(*outer, j, e), axis=j)
+        panel, step = tirx.floordiv(j, width // PAIR), tirx.floormod(j, width // PAIR)
+        own = weights(*outer, row, panel, step * PAIR + one[0])
+        wide = int(values.shape[-2])
+        place = tirx.floordiv(e, wide), j, tirx.floormod(e, wide)
+        return te.sum(own * values(*outer, *place, *one), axis=[j, *one])
+
+    return element
 
 
 def _steps(length: int, name: str, pairs: bool) -> list[tirx.IterVar]:
