@@ -29,7 +29,8 @@ _MOST_WASTE = 1 / 8  # of the columns, filled up to whole panels
 class FuseAttention:
     """Have ``softmax(q @ k * scale + mask) @ v`` be one kernel.
 
-    Shapes are static, and nobody else reads the scores or their softmax.
+    Shapes are static, nobody else reads the scores or their softmax, and types are float32, or
+    bfloat16 on CPUs that multiply its pairs.
 
     Parameters
     ----------
