@@ -120,13 +120,19 @@ def network(columns: int = 38) -> Any:
 
 
 def with_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Multiply the rows of the last image by matrices, of an odd number of rows one of them."""
+    """Multiply the rows of the last image by matrices, of an odd number of rows one of them.
+
+    And what comes of it by itself: a product of two activations.
+    """
     random, last = np.random.default_rng(6), model.graph.output[0].name
     for name, shape in (("even", (10, 33)), ("odd", (33, 20))):
         matrix = (random.standard_normal(shape) / shape[0] ** 0.5).astype("float32")
         model.graph.initializer.append(onnx.numpy_helper.from_array(matrix, name))
         model.graph.node.append(helper.make_node("MatMul", [last, name], [f"{name}_y"], name))
         last = f"{name}_y"
+    model.graph.node.append(helper.make_node("Transpose", [last], ["turned"], perm=[0, 1, 3, 2]))
+    model.graph.node.append(helper.make_node("MatMul", [last, "turned"], ["both"], "both"))
+    last = "both"
     made = helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, None)
     model.graph.output[0].CopyFrom(made)
     return model
