@@ -179,8 +179,8 @@ void CheckRest(const cpu_set_t& all) {
   until([&] { return pool.counts().helped > helped + 10; }, "nobody came back");
 }
 
-int RunFor15Us(void*, int32_t, int32_t pieces) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(15) / pieces;
+int RunFor5Us(void*, int32_t, int32_t pieces) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(5) / pieces;
   while (std::chrono::steady_clock::now() < until) {
   }
   return 0;
@@ -191,7 +191,7 @@ void CheckBursts() {
   static const int site = 0;
   WorkerPool& pool = *new WorkerPool({}, 2, 50'000);
   Check(pool.Reserve(2) == 2, "a worker");
-  const Work work{RunFor15Us, nullptr, &site};
+  const Work work{RunFor5Us, nullptr, &site};
   const auto asleep = [&] {
     const int64_t before = pool.counts().sleeps;
     for (int tries = 0; pool.counts().sleeps == before && tries < 1000; ++tries) usleep(1'000);
