@@ -361,12 +361,17 @@ def schedule_blocks(
         sch.unroll(loop)
     if vectorize:
         sch.vectorize(loops.lane)
-    place, own = serial[-1] if serial else task, sch.get(epilogue)
-    copies = [one for one in sch.get_consumers(block) if not sch.get(one).same_as(own)]
-    for consumer in (*copies, epilogue):
-        sch.reverse_compute_at(consumer, place, preserve_unit_loops=True)
+    _place_consumers(sch, block, epilogue, serial[-1] if serial else task)
     _unroll_epilogue(sch, epilogue, len(inner), [-1] * rest + [-2] * ragged)
     return task, [*window, steps][0]
+
+
+def _place_consumers(sch: Schedule, block: SBlockRV, epilogue: SBlockRV, tile: LoopRV) -> None:
+    """Have what reads the accumulators follow each tile: a copy of them first, if there is one."""
+    own = sch.get(epilogue)
+    copies = [one for one in sch.get_consumers(block) if not sch.get(one).same_as(own)]
+    for consumer in (*copies, epilogue):
+        sch.reverse_compute_at(consumer, tile, preserve_unit_loops=True)
 
 
 def _unroll_epilogue(sch: Schedule, epilogue: SBlockRV, count: int, cut: Sequence[int]) -> None:

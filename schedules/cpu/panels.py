@@ -94,7 +94,7 @@ def schedule_panels(
     tile : Tile
         Its vectors make the width of a panel.
     copies : sequence of SBlockRV
-        The block that packs the matrix, if that happens here, and what it reads.
+        The block that packs the matrix, in the task that has it, and what it reads.
     shared : bool
         Whether all of the batch multiplies the same matrix.
     in_float16 : bool
@@ -120,8 +120,7 @@ def schedule_panels(
     outer = [loops.pop(product.reduction)] if parts > 1 else []
     outer += [loops[p] for p in product.outer]
     group = loops[product.reduction + 1 :]
-    split = _split_whole_vectors if group else split_vectors
-    panels, vector, lane = split(sch, loops[product.columns], tile.vectors, lanes)
+    panels, vector, lane = _split_columns(sch, loops[product.columns], tile, lanes, bool(group))
     if columns < sizes[product.columns]:
         peel_remainder(sch, [panels])  # for the epilogue
     chunk = _chunk(rows, reduction, tile, spec) if by_rows else ceil(rows / tile.rows)
@@ -142,7 +141,7 @@ def schedule_panels(
         sch.vectorize(lane)
     for loop in (step, row, vector):
         sch.unroll(loop)
-    for copy in copies:  # in the task that has a matrix, or panels, of its own
+    for copy in copies:
         _place_copy(sch, copy, task if own else None, tile, lanes, parallel=parallel)
     _store_tiles(sch, block, epilogue if final is None else None, strips, product, lanes, left)
     begin = sch.decompose_reduction(block, steps)
@@ -151,11 +150,15 @@ def schedule_panels(
     return begin, block
 
 
-def _split_whole_vectors(sch: Schedule, loop: LoopRV, vectors: int, lanes: int) -> list[LoopRV]:
-    """Split a loop of whole vectors as :func:`split_vectors` does: no lane has a condition."""
+def _split_columns(
+    sch: Schedule, loop: LoopRV, tile: Tile, lanes: int, whole: bool
+) -> list[LoopRV]:
+    """Split columns into panels, vectors and lanes; of `whole` vectors no lane has a condition."""
+    if not whole:
+        return split_vectors(sch, loop, tile.vectors, lanes)
     count, lane = sch.split(loop, factors=[None, lanes])
-    exact = (extent(sch, count) or 0) % vectors == 0
-    parts = sch.split(count, factors=[None, vectors])
+    exact = (extent(sch, count) or 0) % tile.vectors == 0
+    parts = sch.split(count, factors=[None, tile.vectors])
     if not exact:
         peel_remainder(sch, parts)
     return [*parts, lane]

@@ -39,7 +39,7 @@ FEATURES = {"smull": [], "sdot": ["+dotprod"], "smmla": ["+dotprod", "+i8mm"]}
 
 @pytest.mark.parametrize("spec", [SDOT, SMMLA, SMULL], ids=lambda spec: spec.dot_product)
 def test_sums_are_exact(board: Board, spec: DeviceSpec) -> None:
-    """Of filters in groups of four, and in others where products are added up in 16 bits."""
+    """With filters in groups of four, and in others where products are added up in 16 bits."""
     made: dict[str, Case] = {}
     for name, workload in WORKLOADS.items():
         made[name] = case(workload, "int8")

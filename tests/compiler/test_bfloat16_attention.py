@@ -116,7 +116,7 @@ def test_attention_in_one_kernel_multiplies_pairs(target: dict[str, Any], multip
 def attention(
     heads: int, rows: int, depth: int, mask: Sequence[int | str] | None, length: int | str = 0
 ) -> onnx.ModelProto:
-    """Of keys ``[H, T, D]``, which are transposed, as exporters write it; values have an even D."""
+    """Keys are ``[H, T, D]``, and transposed, as exporters write it; values have an even D."""
     tokens = length or rows
     nodes = [
         helper.make_node("Mul", ["q", "scale"], ["s"]),
