@@ -343,8 +343,9 @@ def _tile_cost(pixels: int, filters: int, size: Tile, spec: DeviceSpec) -> float
     if size.element == 1 and spec.dot_product == "smull":
         step = 3 * accumulators + 2 * pixels + filters / 2
     elif size.pairs:
-        # Two instructions for each accumulator; filters are loaded once for all pixels.
-        step = max(2 * accumulators, _LATENCY) + (PIXELS * 2 * filters + 2 * pixels) / 4
+        # A step is 16 channels: two instructions for each accumulator, four vectors of filters for
+        # one of each pixel's accumulators, and a vector of each pixel, of which zips make two.
+        step = max(2 * accumulators, _LATENCY) + (4 * filters + 2 * pixels) / 4
     elif spec.multiplies_by_element:
         # A vector of each pixel serves four steps. Loads count by the slots that they take.
         loads = filters + pixels / 4
